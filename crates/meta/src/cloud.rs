@@ -34,8 +34,8 @@ pub(crate) struct Cloud {
     pub(crate) role: rackweave_cloud::Meta,
     fx: Effects<Packet>,
     wake_at: Time,
-    /// Deleted disks, and the write after which their volumes are gone for good.
-    gone: Vec<(u64, VolumeId)>,
+    /// Deleted disks that the role still has, and the write after which they are gone for good.
+    pub(crate) gone: Vec<(u64, VolumeId)>,
     /// By disk, snapshots that are being made.
     pub(crate) making: BTreeMap<VolumeId, Making>,
     /// When generations were frozen. Others that are frozen were so before this process.
@@ -114,14 +114,7 @@ impl Meta {
         }
     }
     pub(crate) fn cloud_timer(&mut self, now: Time, fx: &mut Effects) {
-        // While its volume's record says that it lives, a disk without one of its own would begin empty.
-        let out = &self.out;
-        if let Some(cloud) = &mut self.cloud
-            && let Some(at) = cloud.gone.iter().position(|(write, _)| out.is_durable(*write))
-        {
-            let (_, id) = cloud.gone.remove(at);
-            cloud.act(fx, |role, fx| role.erase(id, fx));
-        }
+        self.forget_gone(fx);
         if let Some(cloud) = self.cloud.as_mut().filter(|c| c.wake_at <= now) {
             cloud.wake_at = Time::MAX;
             cloud.act(fx, |role, fx| role.handle(now, Event::Timer, fx));
@@ -131,8 +124,37 @@ impl Meta {
         self.flatten_long(fx);
         self.sweep(now);
     }
+    /// Disks whose deletion is durable now. Earlier, servers would drop the contents of a disk that lives again after a power cut, and a
+    /// disk without a record of the role would begin empty.
+    fn forget_gone(&mut self, fx: &mut Effects) {
+        let Some(cloud) = self.cloud.as_mut().filter(|c| !c.gone.is_empty()) else { return };
+        let (gone, pending) = cloud.gone.iter().partition(|(write, _)| self.out.is_durable(*write));
+        cloud.gone = pending;
+        for (_, id) in gone {
+            cloud.act(fx, |role, fx| {
+                role.delete(id);
+                role.erase(id, fx);
+            });
+        }
+    }
+    /// Whether the store is older than a disk of this server. The server keeps it, and gets no lease.
+    fn is_older_than(&mut self, server: NodeId, views: &[(VolumeId, Epoch, u32)]) -> bool {
+        let Some(cloud) = &self.cloud else { return false };
+        let unknown = || views.iter().map(|v| v.0).filter(|id| cloud.role.epoch(*id).is_none());
+        if let Some(id) = unknown().find(|id| *id >= self.first_unused_volume()) {
+            let n = Layout::server_number(server);
+            let why = "the metadata service's store (meta.redb) is older than it. Put the current store back";
+            self.store_older = Some(format!("server {n} has a disk with the number {}: {why}", id.0).into());
+        }
+        self.store_older.is_some() && unknown().next().is_some()
+    }
     pub(crate) fn cloud_packet(&mut self, now: Time, p: msg::Packet, fx: &mut Effects) {
         let Some(p) = Packet::of_message(p) else { return };
+        if let Body::Heartbeat { views, .. } = &p.body
+            && self.is_older_than(p.from, views)
+        {
+            return;
+        }
         // A client attaches with the generation that it was given as the volume's writer. A later one has fenced it.
         if let Body::Attach { incarnation } | Body::Lookup { incarnation } = p.body
             && !self.is_writer(p.volume, p.from, incarnation)
@@ -210,13 +232,12 @@ impl Meta {
             debug_assert!(created.is_ok(), "{created:?}");
         }
     }
-    /// A cloud disk's servers hear that it is gone when they report it, whenever that is. Its sets drop it as any volume.
+    /// A cloud disk's servers hear that it is gone when they report it after that is durable. Its sets drop it as any volume.
     pub(crate) fn delete_disk(&mut self, id: VolumeId) {
         if self.volumes.by_id.get(&id).is_some_and(|v| v.cloud.is_some()) {
             let value = self.volumes.by_id.get(&id).map(codec::encode_volume);
             let write = self.out.put(codec::volume_key(id), value);
             if let Some(cloud) = &mut self.cloud {
-                cloud.role.delete(id);
                 cloud.gone.push((write, id));
                 cloud.making.remove(&id);
                 cloud.flattening.remove(&id);

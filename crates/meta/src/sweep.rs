@@ -455,7 +455,8 @@ impl Meta {
         }
     }
     pub(crate) fn sweep(&mut self, now: Time) {
-        let Some(cloud) = self.cloud.as_mut().filter(|c| c.sweeps.changed) else { return };
+        // The servers of a deleted disk that the role still has get leases.
+        let Some(cloud) = self.cloud.as_mut().filter(|c| c.sweeps.changed && c.gone.is_empty()) else { return };
         if std::mem::take(&mut cloud.sweeps.rests) {
             let lease = self.cfg.cloud.as_ref().map_or(Span::ZERO, |c| c.protocol.foreign_lease());
             let rest = if mutant!("meta.sweep.before-leases") { Span::ZERO } else { REST.max(lease * 2) };

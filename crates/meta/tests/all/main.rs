@@ -1,6 +1,7 @@
 //! The metadata service under scripted servers, in virtual time.
 
 mod codec;
+mod deletion;
 mod flattening;
 mod harness;
 mod kept;

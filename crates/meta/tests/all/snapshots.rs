@@ -1,6 +1,6 @@
 //! Snapshots of cloud disks, with servers of cloud disks that a test scripts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_cloud::msg::Packet;
 use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse};
@@ -30,6 +30,8 @@ pub struct Disks {
     views: BTreeMap<VolumeId, View>,
     /// Generations of disks that are flattened, the current one first, which proxies have copied into that one.
     pub copied: Vec<Vec<VolumeId>>,
+    /// Disks that servers were told to drop.
+    pub dropped: BTreeSet<VolumeId>,
 }
 
 impl Disks {
@@ -42,8 +44,8 @@ impl Disks {
     pub fn empty(flatten_at: u32) -> Disks {
         let mut cfg = config();
         cfg.cloud = Some(CloudConfig { protocol: rackweave_cloud::Config::default(), room: GIB, flatten_at });
-        let (r, views) = (Rack::new(cfg), BTreeMap::new());
-        let mut d = Disks { r, request: 0, drain: true, unsealed: false, view: None, views, copied: Vec::new() };
+        let (r, views, copied, dropped) = (Rack::new(cfg), BTreeMap::new(), Vec::new(), BTreeSet::new());
+        let mut d = Disks { r, request: 0, drain: true, unsealed: false, view: None, views, copied, dropped };
         d.r.start_all();
         d
     }
@@ -88,6 +90,13 @@ impl Disks {
         self.packet(client, id, Epoch(0), Message::Attach { incarnation: Incarnation(attach.into()) });
         self.settle();
         (id, attach)
+    }
+    /// Whether the role refuses a client with this generation of the disk.
+    pub fn is_fenced(&mut self, disk: VolumeId, attach: u32) -> bool {
+        let (client, incarnation) = (self.r.cfg.layout.client(0), Incarnation(attach.into()));
+        self.packet(client, disk, Epoch(0), Message::Attach { incarnation });
+        let refusal = |p: Packet| matches!(p.body, Message::Fenced { .. }) && p.to == client;
+        std::mem::take(&mut self.r.to_disks).into_iter().filter_map(Packet::of_message).any(refusal)
     }
     pub fn admin(&mut self, op: admin::Op) -> Result<admin::Reply, admin::Error> {
         self.request += 1;
@@ -172,6 +181,10 @@ impl Disks {
                 self.views.insert(v.volume, (*v).clone());
                 self.view = Some(*v);
             }
+            Message::Gone => {
+                self.views.remove(&p.volume);
+                self.dropped.insert(p.volume);
+            }
             _ => {}
         }
     }
@@ -195,7 +208,6 @@ impl Disks {
         let end = self.r.now + span;
         while self.r.now < end {
             self.r.run(LEASE / 10);
-            self.views.retain(|v, _| self.r.meta.cloud_role().is_some_and(|r| r.backing(*v).is_some()));
             let views = self.views.values().map(|v| (v.volume, v.epoch, v.revision)).collect::<Vec<_>>();
             for i in 0..3 {
                 let body = Message::Heartbeat { incarnation: Incarnation(1), sent: self.r.now, views: views.clone() };
