@@ -154,15 +154,13 @@ impl Meta {
             }
             admin::Op::VolumeInfo { name } => {
                 let v = self.with_use(volumes::info(self.volumes.find(name)?));
-                Ok(admin::Reply::from(self.with_snapshots(v)))
+                let snapshots = self.snapshot_infos(Some(v.id)).remove(&v.id);
+                Ok(admin::Reply::from(self.with_snapshots(v, snapshots)))
             }
             admin::Op::VolumeExplain { size, isolation, own } => {
                 Ok(admin::Reply::Explained(Box::new(self.explain(now, *size, *isolation, *own))))
             }
-            admin::Op::VolumeList => {
-                let shown = |v| self.with_snapshots(self.with_use(v));
-                Ok(admin::Reply::Volumes(self.volumes.list().into_iter().map(shown).collect()))
-            }
+            admin::Op::VolumeList => Ok(self.list_volumes()),
             admin::Op::KeyspaceInfo { name } => self.keyspace_info(name),
             admin::Op::KeyspaceList => Ok(self.keyspace_list()),
             admin::Op::RackStatus => Ok(admin::Reply::Rack(Box::new(self.status(now)))),

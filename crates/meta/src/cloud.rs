@@ -203,10 +203,10 @@ impl Meta {
                 VolumeError::Segment { segment, stripe, size, most: SEGMENTS_MAX as u32 }
             }
         })?;
-        if self.volumes.cloud().count() >= DISKS_MAX as usize {
+        if self.volumes.disks().count() >= DISKS_MAX as usize {
             return Err(VolumeError::TooMany { limit: DISKS_MAX });
         }
-        let promised = self.volumes.cloud().map(|(_, d)| needs(config, &d.shape)).fold(0, u64::saturating_add);
+        let promised = self.volumes.disks().map(|(_, shape)| needs(config, &shape)).fold(0, u64::saturating_add);
         let (needs, limit) = (needs(config, &shape), config.room);
         if needs > limit.saturating_sub(promised) {
             return Err(VolumeError::CloudRoom { size, needs, promised, limit });
@@ -225,8 +225,7 @@ impl Meta {
         self.volumes.add_generation(first, id, base);
         self.put_volume(first);
         self.put_volume(id);
-        let disk = self.volumes.cloud().find(|(d, _)| *d == id);
-        if let (Some(cloud), Some((_, disk))) = (&mut self.cloud, disk) {
+        if let (Some(cloud), Some(disk)) = (&mut self.cloud, self.volumes.disk(id)) {
             // Its shape was checked.
             let created = cloud.role.create(id, disk);
             debug_assert!(created.is_ok(), "{created:?}");

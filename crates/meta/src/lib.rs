@@ -25,6 +25,7 @@ mod key_rows;
 mod keys;
 pub mod keyspace_records;
 mod keyspaces;
+mod listing;
 mod load;
 mod members;
 mod moves;

@@ -170,7 +170,7 @@ impl Meta {
             None => None,
         };
         meta.keyspaces = Keyspaces::new(meta.cfg.keys.as_ref(), &meta.cfg.keyspaces, &nodes, &of_keyspaces)?;
-        let disks = meta.volumes.cloud().collect();
+        let disks = meta.volumes.disks().filter_map(|(id, _)| Some((id, meta.volumes.disk(id)?))).collect();
         meta.cloud = Cloud::new(meta.cfg.cloud.as_ref(), &disks, &of_cloud)?;
         meta.find_snapshots();
         meta.find_ended();

@@ -192,18 +192,29 @@ impl Meta {
         }
         status.promised = self.volumes.promised(&self.held_by_frozen()) - status.own.promised;
     }
-    pub(crate) fn with_use(&self, mut v: VolumeInfo) -> VolumeInfo {
+    /// Bytes that the sets hold of a volume.
+    pub(crate) fn used_on(&self, id: VolumeId, sets: &[SetId]) -> u64 {
         let most = |s: &Set| {
-            let of = |t: &ReportedRoom| t.volumes.get(&v.id).copied().unwrap_or(0);
+            let of = |t: &ReportedRoom| t.volumes.get(&id).copied().unwrap_or(0);
             let reports = s.view.members.iter().filter_map(|m| self.rooms.0.get(&m.vssd));
             reports.map(of).max().unwrap_or(0)
         };
-        let blocks: u64 = v.sets.iter().filter_map(|s| self.by_set.get(s)).map(|&i| most(&self.sets[i])).sum();
-        v.used = blocks.saturating_mul(u64::from(BLOCK));
+        let blocks: u64 = sets.iter().filter_map(|s| self.by_set.get(s)).map(|&i| most(&self.sets[i])).sum();
+        blocks.saturating_mul(u64::from(BLOCK))
+    }
+    /// By cloud disk, bytes of its generations, which are what lies on the sets.
+    pub(crate) fn used_by_disks(&self) -> BTreeMap<VolumeId, u64> {
+        let mut used = BTreeMap::new();
+        for g in self.volumes.generations() {
+            *used.entry(g.disk.unwrap_or_default()).or_default() += self.used_on(g.id, &g.sets);
+        }
+        used
+    }
+    pub(crate) fn with_use(&self, mut v: VolumeInfo) -> VolumeInfo {
+        v.used = self.used_on(v.id, &v.sets);
         if v.cloud.is_some() {
-            // Its generations lie on the sets.
-            let of = self.volumes.by_id.values().filter(|g| g.disk == Some(v.id) && !g.deleting);
-            v.used = of.map(|g| self.with_use(volumes::info(g)).used).sum();
+            let own = self.volumes.generations().filter(|g| g.disk == Some(v.id));
+            v.used = own.map(|g| self.used_on(g.id, &g.sets)).sum();
         }
         self.with_units(v)
     }

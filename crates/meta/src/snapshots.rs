@@ -11,14 +11,15 @@ use std::collections::BTreeMap;
 
 use rackweave_cloud::map;
 use rackweave_cloud::stripe::{Shape, Striping};
-use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse, is_name};
+use rackweave_core::admin::{self, VolumeError, is_name};
 use rackweave_core::msg::Control;
 use rackweave_core::msg::cloud::{Backing, Frozen, GENERATIONS_MAX};
-use rackweave_core::volume::{Flattening, VolumeInfo};
+use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Incarnation, Span, Time, VolumeId};
 
 use crate::Meta;
 use crate::codec::VolumeRecord;
+use crate::listing::Clones;
 use crate::trace;
 use crate::volumes::{self, Limits, Volumes, checked_name};
 
@@ -53,7 +54,7 @@ impl Volumes {
         Ok(&self.by_id[id])
     }
     /// Snapshots of a disk.
-    fn snapshots_of(&self, disk: VolumeId) -> impl Iterator<Item = &VolumeRecord> {
+    pub(crate) fn snapshots_of(&self, disk: VolumeId) -> impl Iterator<Item = &VolumeRecord> {
         self.snapshots.values().map(|id| &self.by_id[id]).filter(move |v| v.disk == Some(disk))
     }
     /// Deleting a volume would delete its snapshots.
@@ -63,23 +64,6 @@ impl Volumes {
             return Ok(());
         }
         Err(VolumeError::HasSnapshots { name: name.into(), snapshots })
-    }
-    /// Disks that begin with this generation of another, or snapshots of theirs that do: a disk that was flattened needs it no more.
-    fn clones_of(&self, generation: VolumeId) -> Vec<Box<str>> {
-        // A disk that was rolled back begins with a snapshot of its own.
-        let origin = |v: &VolumeRecord, end: VolumeId| {
-            let own = |g: &VolumeId| self.by_id.get(g).is_some_and(|g| g.disk == Some(v.id));
-            self.backing(end).chain().find(|g| !own(g))
-        };
-        let needs = |v: &VolumeRecord| {
-            let snapshots = self
-                .snapshots_of(v.id)
-                .map(|s| (s.id, &s.name))
-                .filter(|_| !mutant!("meta.flatten.snapshots-forgotten"));
-            let mut ends = v.base.map(|end| (end, &v.name)).into_iter().chain(snapshots);
-            ends.find(|(end, _)| origin(v, *end) == Some(generation)).map(|(_, name)| name.clone())
-        };
-        self.by_id.values().filter(|v| !v.deleting && v.cloud.is_some()).filter_map(needs).collect()
     }
     /// A generation and those before.
     pub fn backing(&self, generation: VolumeId) -> Backing {
@@ -127,10 +111,10 @@ impl Volumes {
 
 impl Meta {
     /// The role's word on a disk's generations.
-    fn backing(&self, disk: VolumeId) -> Option<(&Backing, Option<VolumeId>)> {
+    pub(crate) fn backing(&self, disk: VolumeId) -> Option<(&Backing, Option<VolumeId>)> {
         self.cloud.as_ref()?.role.backing(disk)
     }
-    fn is_made(&self, snapshot: &VolumeRecord) -> bool {
+    pub(crate) fn is_made(&self, snapshot: &VolumeRecord) -> bool {
         self.current_of(snapshot).is_some_and(|c| c != snapshot.id) || mutant!("meta.snapshot.read-unmade")
     }
     /// The current generation of a generation's disk.
@@ -157,14 +141,6 @@ impl Meta {
         let level = self.limits.iter().find(|l| sets.first().is_some_and(|s| l.sets.contains(s)));
         level.unwrap_or(&self.limits[0]).clone()
     }
-    fn snapshot_info(&self, v: &VolumeRecord) -> SnapshotInfo {
-        let made = self.is_made(v);
-        let shape = self.volumes.shape_of(v);
-        let clones = self.volumes.clones_of(v.id);
-        let used = self.with_use(volumes::info(v)).used;
-        SnapshotInfo { name: v.name.clone(), size: shape.map_or(0, |s| s.bytes), made, used, clones }
-    }
-
     pub(crate) fn snapshot_op(
         &mut self,
         op: &admin::Op,
@@ -186,11 +162,7 @@ impl Meta {
         if let Ok(v) = self.volumes.snapshot(name) {
             let again = by.0 != Incarnation(0) && v.creator == by;
             let duplicate = VolumeError::Duplicate { name: name.into() };
-            return if again {
-                Ok(admin::Reply::Snapshots(vec![self.snapshot_info(v)]))
-            } else {
-                Err(duplicate.into())
-            };
+            return if again { Ok(self.show_snapshot(v)) } else { Err(duplicate.into()) };
         }
         if name.split_once('@').is_some_and(|(_, own)| checked_name(own).is_err()) {
             return Err(VolumeError::BadSnapshot { name: name.into() }.into());
@@ -219,12 +191,11 @@ impl Meta {
         if let Some(cloud) = &mut self.cloud {
             cloud.making.insert(id, Making { frozen, next, write, since: None });
         }
-        let infos = self.volumes.snapshot(name).map(|v| vec![self.snapshot_info(v)]);
-        Ok(admin::Reply::Snapshots(infos?))
+        Ok(self.show_snapshot(self.volumes.snapshot(name)?))
     }
     /// After a restart: snapshots that the role goes on with, and those that it does not know.
     pub(crate) fn find_snapshots(&mut self) {
-        let disks: Vec<VolumeId> = self.volumes.cloud().map(|(id, _)| id).collect();
+        let disks: Vec<VolumeId> = self.volumes.disks().map(|(id, _)| id).collect();
         for disk in disks {
             let Some((backing, next)) = self.backing(disk) else { continue };
             let parent = self.volumes.by_id.get(&backing.generation).and_then(|v| v.base);
@@ -381,7 +352,7 @@ impl Meta {
 
     fn remove_snapshot(&mut self, name: &str) -> Result<admin::Reply, admin::Error> {
         let v = self.volumes.snapshot(name)?;
-        let (id, clones) = (v.id, self.volumes.clones_of(v.id));
+        let (id, clones) = (v.id, Clones::of(self.volumes.by_id.values()).names(v.id));
         if !self.is_made(v) {
             return Err(VolumeError::BeingMade { name: name.into() }.into());
         }
@@ -392,51 +363,11 @@ impl Meta {
         self.drop_generations();
         Ok(admin::Reply::Done)
     }
-    pub(crate) fn list_snapshots(&self, volume: Option<&str>) -> Result<admin::Reply, admin::Error> {
-        let disk = volume.map(|name| Ok::<_, VolumeError>(self.volumes.find(name)?.id)).transpose()?;
-        let all = self.volumes.snapshots.values().map(|id| &self.volumes.by_id[id]);
-        let of = all.filter(|v| disk.is_none_or(|d| v.disk == Some(d)));
-        let mut of: Vec<&VolumeRecord> = of.collect();
-        of.sort_by_key(|v| (v.disk, v.id));
-        Ok(admin::Reply::Snapshots(of.into_iter().map(|v| self.snapshot_info(v)).collect()))
-    }
-    /// With the disk's snapshots, oldest first, and how far its flattening is.
-    pub(crate) fn with_snapshots(&self, v: VolumeInfo) -> VolumeInfo {
-        let mut of: Vec<&VolumeRecord> = self.volumes.snapshots_of(v.id).collect();
-        of.sort_by_key(|v| v.id);
-        let flattening = self.cloud.as_ref().filter(|c| c.role.is_flattening(v.id)).map(|c| {
-            let (segments, of) = c.role.flattened(v.id);
-            Flattening { segments, of }
-        });
-        VolumeInfo { snapshots: of.into_iter().map(|v| self.snapshot_info(v)).collect(), flattening, ..v }
-    }
-    /// Bytes of a volume and of its snapshots, oldest first.
-    pub(crate) fn volume_use(&self, name: &str) -> Result<Vec<VolumeUse>, VolumeError> {
-        let v = self.volumes.find(name)?;
-        let used = |v: &VolumeRecord| self.with_use(volumes::info(v)).used;
-        let Some((current, _)) = self.backing(v.id) else {
-            return Ok(vec![VolumeUse { name: name.into(), own: used(v), shared: 0 }]);
-        };
-        let needed = self.generations_needed();
-        let of = |name: &str, end: VolumeId| {
-            let mut row = VolumeUse { name: name.into(), own: 0, shared: 0 };
-            for g in self.volumes.backing(end).chain() {
-                let alone = needed.get(&g) == Some(&1);
-                let bytes = if alone { &mut row.own } else { &mut row.shared };
-                *bytes += self.volumes.by_id.get(&g).map_or(0, used);
-            }
-            row
-        };
-        let mut snapshots: Vec<&VolumeRecord> = self.volumes.snapshots_of(v.id).collect();
-        snapshots.sort_by_key(|s| s.id);
-        let snapshots = snapshots.into_iter().map(|s| of(&s.name, s.id));
-        Ok([of(name, current.generation)].into_iter().chain(snapshots).collect())
-    }
     /// By generation that is needed, the number of disks and snapshots that need it.
     pub(crate) fn generations_needed(&self) -> BTreeMap<VolumeId, usize> {
         let mut needed: BTreeMap<VolumeId, usize> = BTreeMap::new();
         let Some(cloud) = &self.cloud else { return needed };
-        let disks = self.volumes.cloud().filter_map(|(id, _)| Some(cloud.role.backing(id)?.0.generation));
+        let disks = self.volumes.disks().filter_map(|(id, _)| Some(cloud.role.backing(id)?.0.generation));
         // A snapshot that is being made is the disk's current generation, and the next one is the disk's then.
         let next = cloud.making.values().map(|m| m.next);
         for end in disks.chain(next).chain(self.volumes.snapshots.values().copied()) {

@@ -222,12 +222,13 @@ impl Volumes {
         self.by_id.entry(id).or_insert(record)
     }
     /// Live cloud disks.
-    pub fn cloud(&self) -> impl Iterator<Item = (VolumeId, Disk)> {
-        let of = |v: &VolumeRecord| {
-            let backing = self.backing(v.base?);
-            Some((v.id, Disk { shape: v.cloud?, sets: v.sets.clone(), backing }))
-        };
-        self.by_id.values().filter(|v| !v.deleting).filter_map(of)
+    pub fn disks(&self) -> impl Iterator<Item = (VolumeId, Shape)> {
+        self.by_id.values().filter(|v| !v.deleting && v.base.is_some()).filter_map(|v| Some((v.id, v.cloud?)))
+    }
+    /// What the role begins a cloud disk with. It has all generations before.
+    pub fn disk(&self, id: VolumeId) -> Option<Disk> {
+        let v = self.by_id.get(&id).filter(|v| !v.deleting)?;
+        Some(Disk { shape: v.cloud?, sets: v.sets.clone(), backing: self.backing(v.base?) })
     }
     /// Sets the class that writers get from their next attach on.
     pub fn classify(&mut self, name: &str, offline: bool) -> Result<&VolumeRecord, VolumeError> {

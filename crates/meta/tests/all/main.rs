@@ -6,6 +6,7 @@ mod flattening;
 mod harness;
 mod kept;
 mod keyspaces;
+mod listing;
 mod membership;
 mod moves;
 mod no_room;
