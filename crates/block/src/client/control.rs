@@ -7,7 +7,7 @@ use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{Effects, SetId, Time};
 
 use super::order::SetOrder;
-use super::{Attach, AttachStage, Job, MsgOp, VolumeClient};
+use super::{Attach, AttachStage, Job, MsgOp, Pending, VolumeClient};
 use crate::volume::Volume;
 
 impl VolumeClient {
@@ -104,13 +104,16 @@ impl VolumeClient {
         let result = result.map(|d| *d).map_err(|e| *e);
         let outcome: Outcome = match &self.pending[p as usize].job {
             Job::Admin => result.into(),
-            Job::Detach => result.map(|_| volume::Reply::Done).map_err(|_| volume::Error::WrongAnswer).into(),
+            Job::Detach(_) => result.map(|_| volume::Reply::Done).map_err(|_| volume::Error::WrongAnswer).into(),
             Job::Attach(a) if a.stage == AttachStage::Confirm => return self.on_confirmed(now, slot, p, result, fx),
             _ => return,
         };
         let p = self.release(slot).what.pending;
-        let id = self.pending.remove(p as usize).id;
+        let Pending { id, job, .. } = self.pending.remove(p as usize);
         self.answer(id, outcome, fx);
+        if let Job::Detach(d) = job {
+            self.attach_followers(now, d, fx);
+        }
     }
 
     fn on_confirmed(

@@ -117,7 +117,7 @@ enum Job {
         newer: Newer,
     },
     Attach(Attach),
-    Detach,
+    Detach(Detach),
     /// A forwarded request to the metadata service.
     Admin,
     /// The client's own: unflushed writes once more, in the set with this index.
@@ -152,6 +152,16 @@ struct Attach {
     name: Box<str>,
     stage: AttachStage,
     /// The same requests that arrived while this one was pending.
+    followers: Vec<RequestId>,
+}
+
+#[derive(Debug)]
+struct Detach {
+    /// The volume's, as of the request.
+    name: Box<str>,
+    attach: u32,
+    /// Attaches of the same generation that wait for the answer: if the service executed them first, it would take the volume for
+    /// one that nobody uses.
     followers: Vec<RequestId>,
 }
 

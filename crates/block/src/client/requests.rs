@@ -9,7 +9,7 @@ use rackweave_core::volume::{self, Extent};
 use rackweave_core::{BLOCK, Effects, Payload, SECTOR, Time, VolumeId};
 
 use super::{
-    Attach, AttachStage, Job, MESSAGES_CROWDED, MESSAGES_MAX, MsgOp, NONE, Newer, OfDisk, Pending,
+    Attach, AttachStage, Detach, Job, MESSAGES_CROWDED, MESSAGES_MAX, MsgOp, NONE, Newer, OfDisk, Pending,
     REQUEST_MESSAGES_MAX, VolumeClient,
 };
 use crate::snapshot::Next;
@@ -266,14 +266,19 @@ impl VolumeClient {
         let v = self.volume(volume)?;
         self.volumes[v as usize].lost = false;
         let info = &self.volumes[v as usize].info;
-        let attach = info.attach;
+        let (name, attach) = (info.name.clone(), info.attach);
         // A pending attach may already have marked the volume as in use at the service.
         if self.pending.iter().any(|(_, p)| matches!(&p.job, Job::Attach(a) if a.name == info.name)) {
             self.answer(id, Ok(volume::Reply::Done).into(), fx);
             return Ok(None);
         }
-        self.start_admin(now, id, admin::Op::VolumeRelease { volume, attach }, Job::Detach, fx);
+        let job = Job::Detach(Detach { name, attach, followers: Vec::new() });
+        self.start_admin(now, id, admin::Op::VolumeRelease { volume, attach }, job, fx);
         Ok(None)
+    }
+    /// Attaches that waited for a detach.
+    pub(super) fn attach_followers(&mut self, now: Time, Detach { name, followers, .. }: Detach, fx: &mut Effects) {
+        followers.into_iter().for_each(|id| self.start_attach(now, id, name.clone(), fx));
     }
 
     fn start_admin(&mut self, now: Time, id: RequestId, op: admin::Op, job: Job, fx: &mut Effects) {
@@ -284,20 +289,22 @@ impl VolumeClient {
     /// A second attach of a volume that is attached here shares the first's generation, so that every connection of a
     /// gateway writes as one writer.
     fn start_attach(&mut self, now: Time, id: RequestId, name: Box<str>, fx: &mut Effects) {
-        let same = self.pending.iter_mut().find_map(|(_, p)| match &mut p.job {
-            Job::Attach(a) if a.name == name => Some(a),
+        let held = self.volumes.iter().find(|(_, v)| v.info.name == name && v.ready && v.fenced.is_none());
+        let held = held.map(|(_, v)| v.info.attach);
+        let followers = self.pending.iter_mut().find_map(|(_, p)| match &mut p.job {
+            Job::Attach(a) if a.name == name => Some(&mut a.followers),
+            Job::Detach(d) if d.name == name && Some(d.attach) == held => Some(&mut d.followers),
             _ => None,
         });
-        if let Some(a) = same {
-            if a.followers.len() >= self.cfg.requests_max as usize {
+        if let Some(followers) = followers {
+            if followers.len() >= self.cfg.requests_max as usize {
                 self.stats.busy += 1;
                 return self.answer(id, Err(volume::Error::Busy { limit: self.cfg.requests_max }).into(), fx);
             }
-            a.followers.push(id);
+            followers.push(id);
             return;
         }
-        let held = self.volumes.iter().find(|(_, v)| v.info.name == name && v.ready && v.fenced.is_none());
-        let (stage, question) = match held.map(|(_, v)| v.info.attach) {
+        let (stage, question) = match held {
             Some(attach) => {
                 let hold = admin::Op::VolumeHold { name: name.clone(), attach };
                 (AttachStage::Confirm, Control::Admin(Box::new(hold)))
@@ -423,9 +430,23 @@ impl VolumeClient {
             let id = self.pending.remove(p as usize).id;
             return self.answer(id, Err(admin::Error::TimedOut { waited }).into(), fx);
         }
+        if let Job::Detach(_) = pending.job {
+            return self.give_up_detach(now, p, fx);
+        }
         pending.live = 0;
         pending.error = Some(volume::Error::TimedOut { waited });
         self.finish_if_done(p, fx);
+    }
+    /// The service may still release the generation, so the next attach gets another.
+    fn give_up_detach(&mut self, now: Time, p: u32, fx: &mut Effects) {
+        let Pending { id, started, job, .. } = self.pending.remove(p as usize);
+        self.answer(id, Err(volume::Error::TimedOut { waited: now.since(started) }).into(), fx);
+        let Job::Detach(d) = job else { return };
+        let released = self.volumes.iter_mut().find(|(_, v)| v.info.name == d.name && v.info.attach == d.attach);
+        if let Some((_, v)) = released {
+            v.ready = false;
+        }
+        self.attach_followers(now, d, fx);
     }
 }
 

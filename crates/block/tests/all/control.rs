@@ -155,3 +155,38 @@ fn the_service_learns_when_the_last_user_of_a_volume_leaves_and_when_one_returns
     let unknown = VolumeId(77);
     assert_eq!(r.run(volume::Op::Detach { volume: unknown }), Err(volume::Error::NotAttached { volume: unknown }));
 }
+
+/// The service would take a volume for unused if it executed a release after the hold of a later session.
+#[test]
+fn an_attach_waits_until_the_service_has_the_release_before_it() {
+    let mut r = Rack::attached(2, 16, 1 << 20, 13);
+    let attach = r.info.attach;
+    r.faults.meta_silent = true;
+    let detach = r.submit(volume::Op::Detach { volume: VOLUME });
+    r.run_for(Span::from_millis(1));
+    r.faults.meta_silent = false;
+    let ids: Vec<u64> = (0..3).map(|_| r.submit(volume::Op::Attach { name: "v".into() })).collect();
+    for id in ids {
+        assert!(matches!(r.wait(id), Ok(volume::Reply::Attached(i)) if i.attach == attach));
+    }
+    assert_eq!(r.wait(detach), Ok(volume::Reply::Done));
+    let hold = admin::Op::VolumeHold { name: "v".into(), attach };
+    assert_eq!(r.admin, [admin::Op::VolumeRelease { volume: VOLUME, attach }, hold]);
+    r.write(0, 4096, 1).unwrap();
+}
+
+/// A copy of its message may arrive at any time.
+#[test]
+fn after_a_release_without_an_answer_the_volume_gets_another_generation() {
+    let mut r = Rack::new(2, 16, 1 << 20, 14, |c| c.deadline = Some(Span::from_secs(1)));
+    let attach = r.attach().unwrap().attach;
+    r.faults.meta_silent = true;
+    let detach = r.submit(volume::Op::Detach { volume: VOLUME });
+    r.run_for(Span::from_millis(900));
+    let waiting = r.submit(volume::Op::Attach { name: "v".into() });
+    assert!(matches!(r.wait(detach), Err(volume::Error::TimedOut { .. })));
+    r.faults.meta_silent = false;
+    assert!(matches!(r.wait(waiting), Ok(volume::Reply::Attached(i)) if i.attach == attach + 1));
+    assert!(!r.admin.iter().any(|op| matches!(op, admin::Op::VolumeHold { .. })));
+    r.write(0, 4096, 1).unwrap();
+}
