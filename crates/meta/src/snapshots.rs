@@ -151,8 +151,8 @@ impl Meta {
             admin::Op::SnapshotCreate { snapshot } => self.create_snapshot(snapshot, by),
             admin::Op::SnapshotRemove { snapshot } => self.remove_snapshot(snapshot),
             admin::Op::VolumeClone { snapshot, name } => self.clone_snapshot(snapshot, name, by),
-            admin::Op::VolumeRename { name, to } => self.rename(name, to),
-            admin::Op::VolumeRollback { snapshot } => self.roll_back(snapshot),
+            admin::Op::VolumeRename { name, to } => self.rename(name, to, by),
+            admin::Op::VolumeRollback { snapshot } => self.roll_back(snapshot, by),
             admin::Op::VolumeFlatten { name } => self.flatten(name, fx),
             _ => Err(admin::Error::NotServed),
         }
@@ -452,7 +452,10 @@ impl Meta {
         }
         Ok(self.volume_changed(info, writer, Control::VolumeChanged { volume: id, size }))
     }
-    fn rename(&mut self, name: &str, to: &str) -> Result<admin::Reply, admin::Error> {
+    fn rename(&mut self, name: &str, to: &str, by: (Incarnation, u64)) -> Result<admin::Reply, admin::Error> {
+        if self.volumes.created_by(to, by) {
+            return Ok(admin::Reply::Done);
+        }
         let id = self.volumes.idle(name, &self.cfg.layout)?.id;
         if name == to {
             return Ok(admin::Reply::Done);
@@ -479,7 +482,7 @@ impl Meta {
         Ok(admin::Reply::Done)
     }
     /// The disk gets another number, under which no server has anything of it: what is in logs and overlays is gone with the old one.
-    fn roll_back(&mut self, snapshot: &str) -> Result<admin::Reply, admin::Error> {
+    fn roll_back(&mut self, snapshot: &str, by: (Incarnation, u64)) -> Result<admin::Reply, admin::Error> {
         let name = disk_of(snapshot)?;
         let VolumeInfo { id: frozen, size, .. } = self.snapshot_to_read(snapshot)?;
         let (old, now) = self.disk(name)?;
@@ -495,8 +498,9 @@ impl Meta {
         }
         let (id, first) = self.two_ids();
         let Some(v) = self.volumes.by_id.get_mut(&old) else { return Ok(admin::Reply::Done) };
-        let new = VolumeRecord { id, base: Some(first), size, cloud: Some(shape), ..v.clone() };
+        let new = VolumeRecord { id, base: Some(first), size, cloud: Some(shape), creator: by, ..v.clone() };
         (v.deleting, v.to_clear) = (true, v.sets.clone());
+        self.volumes.find_mut(to)?.creator = by;
         let sets = v.sets.clone();
         self.set_jobs.clear(old, &sets);
         let info = volumes::info(&new);
@@ -514,3 +518,6 @@ impl Meta {
         Ok(admin::Reply::from(info))
     }
 }
+        if self.volumes.created_by(name, by) {
+            return Ok(admin::Reply::from(volumes::info(self.volumes.find(name)?)));
+        }

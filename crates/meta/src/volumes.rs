@@ -138,7 +138,7 @@ impl Volumes {
         }
         Ok(())
     }
-    /// Whether this request has already created the volume.
+    /// Whether this request has already created the volume, renamed it, or rolled it back.
     pub fn created_by(&self, name: &str, by: (Incarnation, u64)) -> bool {
         by.0 != Incarnation(0) && self.find(name).is_ok_and(|v| v.creator == by)
     }
@@ -225,7 +225,7 @@ impl Volumes {
     pub fn disks(&self) -> impl Iterator<Item = (VolumeId, Shape)> {
         self.by_id.values().filter(|v| !v.deleting && v.base.is_some()).filter_map(|v| Some((v.id, v.cloud?)))
     }
-    /// What the role begins a cloud disk with. It has all generations before.
+    /// A live cloud disk with its chain of generations, as the role begins with it.
     pub fn disk(&self, id: VolumeId) -> Option<Disk> {
         let v = self.by_id.get(&id).filter(|v| !v.deleting)?;
         Some(Disk { shape: v.cloud?, sets: v.sets.clone(), backing: self.backing(v.base?) })

@@ -408,6 +408,27 @@ fn a_rollback_waits_for_the_client_to_leave_and_keeps_the_snapshots() {
     assert_eq!(role.backing(v.id).expect("the disk").0.parents, parents);
 }
 
+/// Its answer was lost, and the service has restarted since.
+#[test]
+fn a_request_that_comes_again_after_a_restart_is_not_executed_again() {
+    let mut d = Disks::new();
+    d.snapshot("disk@a").expect("made");
+    let back = admin::Op::VolumeRollback { snapshot: "disk@a".into() };
+    let first = d.r.admin(1_001, back.clone());
+    let id = d.disk("disk");
+    d.restart();
+    assert_eq!(d.r.admin(1_001, back.clone()), first);
+    assert_eq!(d.disk("disk"), id, "what was written since is there");
+    d.r.admin(1_002, back).expect("another rollback");
+    assert_ne!(d.disk("disk"), id);
+    let rename = admin::Op::VolumeRename { name: "disk".into(), to: "other".into() };
+    d.r.admin(1_003, rename.clone()).expect("renamed");
+    d.restart();
+    d.create("disk");
+    assert_eq!(d.r.admin(1_003, rename), Ok(admin::Reply::Done));
+    assert_ne!(d.disk("disk"), d.disk("other"));
+}
+
 #[test]
 fn a_disk_grows_and_its_snapshots_keep_their_sizes() {
     let mut d = Disks::attached();
