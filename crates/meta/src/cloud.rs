@@ -1,7 +1,7 @@
 //! The metadata role of cloud disks within this service: its records among the others, its timer, and the disks, which are the
 //! volumes that have a shape. A disk exists if its volume's record does; the role's own records only say how far its epochs are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_cloud::config::BATCH_WRITES_MAX;
@@ -16,7 +16,7 @@ use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VolumeId, msg};
 
 use crate::config::CloudConfig;
-use crate::snapshots::Making;
+use crate::snapshots::{Making, Progress};
 use crate::sweep::Sweeps;
 use crate::volumes::Limits;
 use crate::{Meta, MetaError, codec, volumes};
@@ -41,10 +41,10 @@ pub(crate) struct Cloud {
     /// When generations were frozen. Others that are frozen were so before this process.
     pub(crate) frozen_at: BTreeMap<VolumeId, Time>,
     /// Disks that are being flattened, or whose records do not say yet that they are.
-    pub(crate) flattening: BTreeSet<VolumeId>,
+    pub(crate) flattening: BTreeMap<VolumeId, Progress>,
     /// [`CloudConfig::flatten_at`].
     pub(crate) flatten_at: usize,
-    /// A snapshot was made or removed, or a disk was flattened, since the last search for disks that are to be flattened.
+    /// A snapshot was made or removed, or a disk was flattened, since no disk was found that is to be flattened.
     pub(crate) chains_changed: bool,
     pub(crate) sweeps: Sweeps,
 }
@@ -73,7 +73,7 @@ impl Cloud {
             return if disks > 0 { Err(MetaError::NoCloud { disks }) } else { Ok(None) };
         };
         let role = rackweave_cloud::Meta::new(Layout::META, config.protocol.clone(), disks, saved)?;
-        let (fx, gone, making, flattening) = (Effects::new(), Vec::new(), BTreeMap::new(), BTreeSet::new());
+        let (fx, gone, making, flattening) = (Effects::new(), Vec::new(), BTreeMap::new(), BTreeMap::new());
         let frozen_at = BTreeMap::new();
         let (sweeps, flatten_at, chains_changed) = (Sweeps::new(), config.flatten_at as usize, true);
         let wake_at = Time::ZERO;
@@ -121,7 +121,7 @@ impl Meta {
         }
         self.review_snapshots(now, fx);
         self.review_flattened();
-        self.flatten_long(fx);
+        self.flatten_long(now, fx);
         self.sweep(now);
     }
     /// Disks whose deletion is durable now. Earlier, servers would drop the contents of a disk that lives again after a power cut, and a

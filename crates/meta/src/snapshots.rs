@@ -26,6 +26,27 @@ use crate::volumes::{self, Limits, Volumes, checked_name};
 /// A snapshot that is not made by then is given up: a set without room, or servers that do not answer, hold up all writes.
 const PATIENCE: Span = Span::from_secs(20);
 
+/// A disk that has flattened no further segment for this time does not hold up others: a stripe may have no sound copy.
+const STALLED: Span = Span::from_secs(600);
+
+/// How far the flattening of a disk has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// The most segments of an epoch.
+    segments: u32,
+    /// The time of that.
+    since: Option<Time>,
+}
+
+impl Progress {
+    fn is_stalled(&mut self, now: Time, segments: u32) -> bool {
+        if segments > self.segments || self.since.is_none() {
+            *self = Progress { segments, since: Some(now) };
+        }
+        self.since.is_some_and(|at| now >= at + STALLED)
+    }
+}
+
 /// A snapshot that is being made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Making {
@@ -168,7 +189,7 @@ impl Meta {
             return Err(VolumeError::BadSnapshot { name: name.into() }.into());
         }
         let (id, shape) = self.disk(disk)?;
-        if self.cloud.as_ref().is_some_and(|c| c.flattening.contains(&id)) {
+        if self.cloud.as_ref().is_some_and(|c| c.flattening.contains_key(&id)) {
             return Err(VolumeError::Flattening { name: disk.into() }.into());
         }
         let limits = self.limits_of(id);
@@ -204,7 +225,7 @@ impl Meta {
             let named = named.is_some_and(|v| !v.name.is_empty());
             let Some(cloud) = &mut self.cloud else { return };
             if flat || cloud.role.is_flattening(disk) {
-                cloud.flattening.insert(disk);
+                cloud.flattening.entry(disk).or_default();
             }
             match next.filter(|_| named) {
                 Some(next) if !mutant!("meta.snapshot.forgotten") => {
@@ -262,24 +283,34 @@ impl Meta {
     fn flatten(&mut self, name: &str, fx: &mut Effects) -> Result<admin::Reply, admin::Error> {
         let (id, _) = self.disk(name)?;
         let Some(cloud) = &mut self.cloud else { return Err(VolumeError::NoCloud.into()) };
-        if !cloud.flattening.contains(&id) && cloud.role.backing(id).is_some_and(|(b, _)| b.parents.is_empty()) {
+        if !cloud.flattening.contains_key(&id) && cloud.role.backing(id).is_some_and(|(b, _)| b.parents.is_empty()) {
             return Ok(admin::Reply::Done);
         }
         cloud.act(fx, |role, fx| _ = role.flatten(id, fx));
-        cloud.flattening.insert(id);
+        cloud.flattening.entry(id).or_default();
         Ok(admin::Reply::Use(self.volume_use(name)?))
     }
-    /// Removed snapshots keep their generations in a disk's chain. A disk with many of its own is flattened, one at a time, before its
-    /// chain reaches the limit.
-    pub(crate) fn flatten_long(&mut self, fx: &mut Effects) {
+    /// Removed snapshots keep their generations in a disk's chain. A disk with many of its own is flattened before its chain reaches the
+    /// limit: one at a time, beside those without progress.
+    pub(crate) fn flatten_long(&mut self, now: Time, fx: &mut Effects) {
         let Some(cloud) = self.cloud.as_mut().filter(|c| c.chains_changed && c.flatten_at > 0) else { return };
-        if !cloud.flattening.is_empty() {
+        let mut progresses = false;
+        for (id, progress) in &mut cloud.flattening {
+            progresses |= !progress.is_stalled(now, cloud.role.flattened(*id).0);
+        }
+        if progresses {
             return;
         }
-        cloud.chains_changed = false;
+        // Most disks have too few to look at their chains.
+        let mut unnamed: BTreeMap<VolumeId, usize> = BTreeMap::new();
+        for g in self.volumes.generations().filter(|g| g.name.is_empty()) {
+            *unnamed.entry(g.disk.unwrap_or_default()).or_default() += 1;
+        }
         let long = |disk: &VolumeId| {
             let parents = cloud.role.backing(*disk).map_or(&[][..], |(b, _)| &b.parents);
-            if parents.len() < cloud.flatten_at || cloud.making.contains_key(disk) {
+            let changes = cloud.making.contains_key(disk) || cloud.flattening.contains_key(disk);
+            let few = unnamed.get(disk).is_none_or(|n| n * 2 < parents.len());
+            if parents.len() < cloud.flatten_at || changes || few {
                 return false;
             }
             // Snapshots that are there keep theirs.
@@ -287,13 +318,17 @@ impl Meta {
             parents.iter().filter(|g| self.volumes.by_id.get(g).is_some_and(removed)).count() * 2 >= parents.len()
         };
         let mut disks = self.volumes.by_id.values().filter(|v| !v.deleting && v.cloud.is_some()).map(|v| v.id);
-        let Some(disk) = disks.find(long) else { return };
+        let Some(disk) = disks.find(long) else {
+            cloud.chains_changed = false;
+            return;
+        };
         let generations = cloud.role.backing(disk).map_or(0, |(b, _)| b.parents.len() as u64);
         let mut begun = false;
         cloud.act(fx, |role, fx| begun = role.flatten(disk, fx));
+        cloud.chains_changed = begun;
         if begun {
             fx.trace(trace::LONG_DISK_FLATTENED, disk.0.into(), generations);
-            cloud.flattening.insert(disk);
+            cloud.flattening.entry(disk).or_default();
         }
     }
     /// Disks that share nothing any more. While an earlier epoch's proxies may answer reads, what they read stays.
@@ -304,7 +339,7 @@ impl Meta {
             let (backing, _) = role.backing(*id)?;
             (backing.parents.is_empty() && role.view(*id).is_some()).then_some((*id, backing.generation))
         };
-        let flat: Vec<(VolumeId, VolumeId)> = cloud.flattening.iter().filter_map(flat).collect();
+        let flat: Vec<(VolumeId, VolumeId)> = cloud.flattening.keys().filter_map(flat).collect();
         for (disk, generation) in flat {
             if let Some(cloud) = &mut self.cloud {
                 cloud.flattening.remove(&disk);
@@ -465,6 +500,7 @@ impl Meta {
             return Err(VolumeError::Duplicate { name: to.into() }.into());
         }
         self.volumes.name(to, id, name);
+        self.volumes.find_mut(to)?.creator = by;
         let of: Vec<VolumeId> = self.volumes.snapshots_of(id).map(|v| v.id).chain([id]).collect();
         for id in of {
             let Some(v) = self.volumes.by_id.get_mut(&id) else { continue };
@@ -484,6 +520,9 @@ impl Meta {
     /// The disk gets another number, under which no server has anything of it: what is in logs and overlays is gone with the old one.
     fn roll_back(&mut self, snapshot: &str, by: (Incarnation, u64)) -> Result<admin::Reply, admin::Error> {
         let name = disk_of(snapshot)?;
+        if self.volumes.created_by(name, by) {
+            return Ok(admin::Reply::from(volumes::info(self.volumes.find(name)?)));
+        }
         let VolumeInfo { id: frozen, size, .. } = self.snapshot_to_read(snapshot)?;
         let (old, now) = self.disk(name)?;
         let shape = now.resized(size);
@@ -500,7 +539,6 @@ impl Meta {
         let Some(v) = self.volumes.by_id.get_mut(&old) else { return Ok(admin::Reply::Done) };
         let new = VolumeRecord { id, base: Some(first), size, cloud: Some(shape), creator: by, ..v.clone() };
         (v.deleting, v.to_clear) = (true, v.sets.clone());
-        self.volumes.find_mut(to)?.creator = by;
         let sets = v.sets.clone();
         self.set_jobs.clear(old, &sets);
         let info = volumes::info(&new);
@@ -518,6 +556,3 @@ impl Meta {
         Ok(admin::Reply::from(info))
     }
 }
-        if self.volumes.created_by(name, by) {
-            return Ok(admin::Reply::from(volumes::info(self.volumes.find(name)?)));
-        }

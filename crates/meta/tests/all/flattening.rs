@@ -1,5 +1,6 @@
 //! Flattening: a disk gets what it shares, as its own.
 
+use rackweave_core::Span;
 use rackweave_core::admin::{self, VolumeError};
 use rackweave_core::volume::Flattening;
 
@@ -136,4 +137,41 @@ fn a_disk_that_mostly_shares_with_removed_snapshots_is_flattened() {
         d.run(LEASE * 2);
         assert_eq!((chain(&mut d), d.names()), ((1, false), "disk@a disk@c disk@e".into()));
     }
+}
+
+/// A stripe may have no sound copy.
+#[test]
+fn a_disk_whose_flattening_has_stopped_holds_up_no_other() {
+    let mut d = Disks::empty(2);
+    d.register();
+    let disks = ["disk", "other", "third"];
+    for disk in disks {
+        d.create(disk);
+        d.attach(disk);
+    }
+    d.run(LEASE);
+    for name in ["a", "b"] {
+        disks.iter().for_each(|disk| _ = d.snapshot(&format!("{disk}@{name}")).expect("begun"));
+        d.run(LEASE * 2);
+    }
+    d.drain = false;
+    for disk in disks {
+        d.admin(admin::Op::SnapshotRemove { snapshot: format!("{disk}@b").into() }).expect("removed");
+    }
+    let flattening = |d: &mut Disks| {
+        let Ok(admin::Reply::Volumes(all)) = d.admin(admin::Op::VolumeList) else { panic!("no list") };
+        all.into_iter().filter(|v| v.flattening.is_some()).map(|v| v.name.to_string()).collect::<Vec<_>>()
+    };
+    d.run(LEASE * 2);
+    assert_eq!(flattening(&mut d), ["disk"]);
+    d.run(Span::from_secs(500));
+    assert_eq!(flattening(&mut d), ["disk"], "one at a time");
+    d.run(Span::from_secs(200));
+    assert_eq!(flattening(&mut d), ["disk", "other"]);
+    d.run(Span::from_secs(700));
+    assert_eq!(flattening(&mut d), ["disk", "other", "third"]);
+    d.drain = true;
+    d.run(LEASE * 6);
+    assert!(flattening(&mut d).is_empty());
+    assert_eq!(d.names(), "disk@a other@a third@a");
 }
