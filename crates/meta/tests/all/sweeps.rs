@@ -338,3 +338,27 @@ fn a_server_gets_no_lease_before_it_has_heard_of_a_deletion() {
     sets.run(&mut d, LEASE);
     assert!(!leased(&mut d, disk));
 }
+
+/// Until a deletion is durable, the disk's servers get leases, and its proxies may read for it.
+#[test]
+fn a_sweep_waits_for_the_leases_since_a_deletion_was_durable() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    let g = chain(&mut d, &mut sets, &["a", "b"]);
+    let (first, second) = (g[2], g[1]);
+    d.admin(admin::Op::VolumeClone { snapshot: "disk@b".into(), name: "clone".into() }).expect("made");
+    sets.run(&mut d, REST);
+    sets.heard();
+    sets.held.insert(first, vec![0]);
+    sets.maps.insert(second, owners(&[(0, second)], first));
+    d.r.hold_store = true;
+    d.unanswered(admin::Op::VolumeDelete { name: "clone".into(), force: true });
+    d.unanswered(admin::Op::SnapshotRemove { snapshot: "disk@a".into() });
+    sets.run(&mut d, REST);
+    d.r.hold_store = false;
+    d.r.confirm();
+    sets.run(&mut d, REST / 2);
+    let frees = |heard: &[String]| heard.contains(&format!("{first} frees 0..1"));
+    assert!(!frees(&sets.heard()));
+    sets.run(&mut d, REST);
+    assert!(frees(&sets.heard()));
+}
