@@ -56,6 +56,10 @@ impl Shares {
         let set = self.sets.get(stripe.checked_rem(n)? as usize)?;
         Some((*set, stripe / n * unit + extent.first % unit))
     }
+    /// The set of an extent. `None`: there is no set.
+    pub fn set_of(&self, extent: Extent) -> Option<SetId> {
+        self.place(extent).map(|p| p.0)
+    }
     /// The set of a block of the map, and its first sector there. `None`: there is no set.
     pub fn place_map(&self, block: u64) -> Option<(SetId, u64)> {
         let (set, first) = place_map(self.sets.len(), block)?;

@@ -265,9 +265,9 @@ impl Segment {
             Ok(Some(parent)) => {
                 ctx.ask_of(parent, ChunkOp::ReadMap { block }, Asked::Map { segment, block, write: false });
             }
-            Ok(None) => self.on_mapped(ctx),
+            Ok(None) => self.on_mapped(ctx, block),
             // Clients repeat their reads, and the timer begins moves again.
-            Err(Malformed) => lead.unmapped.clear(),
+            Err(Malformed) => _ = lead.unmapped.remove(&block),
         }
     }
 }

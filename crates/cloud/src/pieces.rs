@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::msg::cloud::LogPair;
 use rackweave_core::rng::mix64;
-use rackweave_core::{Effects, Epoch, NodeId, Payload, Time};
+use rackweave_core::{Effects, Epoch, NodeId, Payload, Span, Time};
 
 use crate::client::{Route, Router, VDisk};
 use crate::config::Config;
@@ -13,7 +13,7 @@ use crate::msg::{Body, Packet, ReadResult};
 use crate::trace::{READ_INCOMPLETE, READ_OUTDATED, RESCHEDULED, VOIDED};
 use crate::types::{EntryId, Extent, Serial, Write};
 
-/// Doublings of the time after which an unanswered write is sent again: repetitions must not slow down what is slow already.
+/// Doublings of the time after which an unanswered message is sent again: repetitions must not slow down what is slow already.
 const BACK_OFF_MAX: u32 = 3;
 
 /// Where a write is.
@@ -103,6 +103,11 @@ impl Piece {
     pub fn generation(&self) -> Option<Epoch> {
         if let Some(Writing::Adopted { generation, .. }) = self.writing { Some(generation) } else { None }
     }
+    /// Its message is sent now, and again when it is due.
+    fn back_off(&mut self, now: Time, retry: Span) {
+        self.retry_at = now + retry * (1 << self.sent.min(BACK_OFF_MAX));
+        self.sent += 1;
+    }
     /// A new epoch: it begins again.
     pub fn restart(&mut self) {
         if self.writing.is_some() {
@@ -163,11 +168,10 @@ impl<R: Router> VDisk<R> {
         let Some(view) = self.view.clone() else { return };
         let Some(piece) = self.pieces.get_mut(&number) else { return };
         let first = piece.sent == 0;
-        piece.retry_at = now + retry * (1 << piece.sent.min(BACK_OFF_MAX));
+        piece.back_off(now, retry);
         if let Some(Writing::Append { since, .. }) = piece.writing {
             piece.retry_at = piece.retry_at.min(since + give_up);
         }
-        piece.sent += 1;
         let Some(write) = piece.write.clone() else { return };
         let pair = |s: Serial| view.pair(s);
         let mut out = Vec::new();
@@ -203,13 +207,8 @@ impl<R: Router> VDisk<R> {
                 self.give_up(now, fx, number, serial, false);
             }
             Some(_) => self.send_write(now, fx, number),
-            None => {
-                if let Some(r) = &mut piece.reading {
-                    r.parts.clear();
-                    r.got.clear();
-                }
-                self.start_read(now, fx, number);
-            }
+            None if piece.reading.as_ref().is_some_and(|r| r.parts.is_empty()) => self.start_read(now, fx, number),
+            None => self.send_read(now, fx, number),
         }
     }
     fn give_up(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64, serial: Serial, full: bool) {
@@ -291,37 +290,43 @@ impl<R: Router> VDisk<R> {
         let waits = found.iter().find_map(incomplete);
         let retry = self.config.retry;
         let Some(piece) = self.pieces.get_mut(&number) else { return };
-        piece.retry_at = now + retry;
+        (piece.retry_at, piece.sent) = (now + retry, 0);
         if let Some(serial) = waits {
             return fx.trace(READ_INCOMPLETE, serial.0, 0);
         }
-        let Some(view) = self.view.clone() else { return };
-        let depth = self.depth();
-        let mut out = Vec::new();
-        for f in found {
-            let request = self.next_number();
-            let tries = self.pieces[&number].reading.as_ref().map_or(0, |r| r.tries);
-            let (part, id, to, body) = match f {
-                Found::Log { part, id } => {
-                    let copies = view.copies(id);
-                    // Drawn: parts of one read must not meet a lost server in turn.
-                    let drawn = mix64(id.serial.0 ^ (tries as u64) << 32) % copies.len().max(1) as u64;
-                    let Some(&to) = copies.get(drawn as usize) else { continue };
-                    (part, Some(id), to, Body::ReadLog { request, id, part, depth })
-                }
-                Found::Store { part } => {
-                    let owner = view.segments[self.striping.segment_of(part.first) as usize].owner;
-                    (part, None, owner, Body::ReadStore { request, part, depth })
-                }
-            };
-            if let Some(r) = self.pieces.get_mut(&number).and_then(|p| p.reading.as_mut()) {
-                r.parts.insert(request, (part, id));
-            }
-            out.push((to, body));
-        }
+        let part = |f: Found| match f {
+            Found::Log { part, id } => (part, Some(id)),
+            Found::Store { part } => (part, None),
+        };
+        let parts = found.into_iter().map(|f| (self.next_number(), part(f))).collect();
         if let Some(r) = self.pieces.get_mut(&number).and_then(|p| p.reading.as_mut()) {
-            r.tries += 1;
+            r.parts = parts;
         }
+        self.send_read(now, fx, number);
+    }
+    /// Sends what the read waits for. A part keeps its number: each answer to it is of a time during the request, and the proxy does
+    /// not read twice.
+    fn send_read(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64) {
+        let (depth, retry) = (self.depth(), self.config.retry);
+        let Some(view) = self.view.clone() else { return };
+        let Some(piece) = self.pieces.get_mut(&number) else { return };
+        piece.back_off(now, retry);
+        let Some(reading) = &mut piece.reading else { return };
+        let mut out = Vec::new();
+        for (&request, &(part, id)) in &reading.parts {
+            let Some(id) = id else {
+                let owner = view.segments[self.striping.segment_of(part.first) as usize].owner;
+                out.push((owner, Body::ReadStore { request, part, depth }));
+                continue;
+            };
+            let copies = view.copies(id);
+            // Drawn: parts of one read must not meet a lost server in turn.
+            let drawn = mix64(id.serial.0 ^ (reading.tries as u64) << 32) % copies.len().max(1) as u64;
+            if let Some(&to) = copies.get(drawn as usize) {
+                out.push((to, Body::ReadLog { request, id, part, depth }));
+            }
+        }
+        reading.tries += 1;
         out.into_iter().for_each(|(to, body)| self.send(fx, to, body));
     }
     pub(crate) fn on_read(&mut self, now: Time, fx: &mut Effects<Packet>, request: u64, result: ReadResult) {

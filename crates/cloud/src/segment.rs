@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::journal::Change;
-use rackweave_core::{MESSAGE_MAX, NodeId, Payload, SECTOR, Time};
+use rackweave_core::{MESSAGE_MAX, NodeId, Payload, SECTOR, SetId, Time};
 
 use crate::chunk::{Asked, ChunkOp};
 use crate::ctx::{Ctx, Forced};
@@ -30,8 +30,19 @@ use crate::view::Placement;
 pub(crate) const JOBS_MAX: usize = 32;
 /// Most jobs that wait at a proxy. Clients repeat what finds no room.
 const QUEUE_MAX: usize = 1024;
-/// Most reads that wait for a batch, and most that the storage layer has not answered.
+/// Most reads that wait for a batch; for a block of the map; for one set of the storage layer. Clients repeat what finds no room. A
+/// set that does not answer takes no room of others.
 const HELD_MAX: usize = 1024;
+
+/// Clients' reads, by client and number. A repeated one is the same.
+type Reads = BTreeMap<(NodeId, u64), Extent>;
+
+/// Keeps a read, if there is room for it.
+fn hold(reads: &mut Reads, to: NodeId, request: u64, part: Extent) {
+    if reads.len() < HELD_MAX {
+        reads.insert((to, request), part);
+    }
+}
 
 #[derive(Clone, Debug)]
 enum Job {
@@ -83,12 +94,12 @@ pub(crate) struct Lead {
     pub ready: bool,
     pub flight: Option<Flight>,
     queue: VecDeque<Job>,
-    held: Vec<(NodeId, u64, Extent)>,
-    /// Reads that the storage layer has not answered.
-    reading: BTreeSet<(NodeId, u64)>,
+    held: Reads,
+    /// Reads that the storage layer has not answered, by set.
+    reading: BTreeMap<Option<SetId>, Reads>,
     pub moves: Moves,
-    /// Reads whose stripe the map has in a block that is being read.
-    pub unmapped: Vec<(NodeId, u64, Extent)>,
+    /// Reads whose stripe the map has in a block that is being read, by block.
+    pub unmapped: BTreeMap<u64, Reads>,
     done: BTreeSet<u64>,
     pending: BTreeSet<u64>,
     floor: u64,
@@ -325,7 +336,7 @@ impl Segment {
         if let Some(from) = flight.fill_from {
             lead.fill = Some(from);
         }
-        for (to, request, part) in std::mem::take(&mut lead.held) {
+        for ((to, request), part) in std::mem::take(&mut lead.held) {
             self.on_read(ctx, to, request, part);
         }
         self.go_on(ctx);
@@ -450,11 +461,8 @@ impl Segment {
         let Some(lead) = self.lead.as_mut().filter(|l| inside && l.ready && ctx.leased) else { return };
         let waits = |f: &Flight| f.batch.writes.iter().any(|w| w.extent.overlaps(part));
         if lead.flight.as_ref().is_some_and(waits) && !mutant!("cloud.read.uncommitted") {
-            if lead.held.len() < HELD_MAX {
-                ctx.trace(READ_HELD, part.first, 0);
-                lead.held.push((to, request, part));
-            }
-            return;
+            ctx.trace(READ_HELD, part.first, 0);
+            return hold(&mut lead.held, to, request, part);
         }
         let (stripe, at) = self.striping.place(part.first);
         let over = self.overlay.known(stripe, at, part.count);
@@ -463,19 +471,15 @@ impl Segment {
             return ctx.send(to, Body::ReadReply { request, result: ReadResult::Data(Contents::Data(data)) });
         }
         if !ctx.fenced {
-            if lead.held.len() < HELD_MAX {
-                lead.held.push((to, request, part));
-            }
-            return;
+            return hold(&mut lead.held, to, request, part);
         }
-        let Some(owner) = lead.moves.owner(ctx, self.key.segment, self.striping, stripe) else {
-            if lead.unmapped.len() < HELD_MAX {
-                lead.unmapped.push((to, request, part));
-            }
-            return;
+        let segment = self.key.segment;
+        let Some(owner) = lead.moves.owner(ctx, segment, self.striping, stripe) else {
+            let block = map::place(self.striping, stripe).0;
+            return hold(lead.unmapped.entry(block).or_default(), to, request, part);
         };
-        if lead.reading.len() < HELD_MAX && lead.reading.insert((to, request)) {
-            let segment = self.key.segment;
+        let reading = lead.reading.entry(ctx.shares.set_of(part)).or_default();
+        if reading.len() < HELD_MAX && reading.insert((to, request), part).is_none() {
             ctx.ask_of(owner, ChunkOp::Read { extent: part }, Asked::Read { segment, to, request, part, over });
         }
     }
@@ -489,10 +493,10 @@ impl Segment {
             ctx.send(to, Body::Overlaid { request, extents, end, sets, backing });
         }
     }
-    /// A block of the map is known, or could not be read.
-    pub(crate) fn on_mapped(&mut self, ctx: &mut Ctx) {
-        let unmapped = self.lead.as_mut().map(|l| std::mem::take(&mut l.unmapped)).unwrap_or_default();
-        unmapped.into_iter().for_each(|(to, request, part)| self.on_read(ctx, to, request, part));
+    /// A block of the map is known.
+    pub(crate) fn on_mapped(&mut self, ctx: &mut Ctx, block: u64) {
+        let unmapped = self.lead.as_mut().and_then(|l| l.unmapped.remove(&block)).unwrap_or_default();
+        unmapped.into_iter().for_each(|((to, request), part)| self.on_read(ctx, to, request, part));
         self.begin_moves(ctx);
     }
     /// The storage layer has answered a read. What the overlay had when it was requested is newer; what has been written since
@@ -504,8 +508,7 @@ impl Segment {
         over: &[(u32, Payload)],
         data: Option<Payload>,
     ) {
-        let Some(lead) = &mut self.lead else { return };
-        lead.reading.remove(&(to, request));
+        self.read_ended(ctx, to, request, part);
         let (stripe, at) = self.striping.place(part.first);
         // A client repeats a read that failed until its request is given up.
         let Some(data) = data.filter(|d| d.sectors() == part.count && ctx.leased) else { return };
@@ -514,28 +517,28 @@ impl Segment {
         ctx.send(to, Body::ReadReply { request, result: ReadResult::Data(Contents::Data(data)) });
     }
     /// The storage layer has no sound copy of what a client reads. That client's request fails: repeated, it would fail again.
-    pub(crate) fn on_unreadable(&mut self, ctx: &mut Ctx, to: NodeId, request: u64) {
-        let Some(lead) = &mut self.lead else { return };
-        lead.reading.remove(&(to, request));
+    pub(crate) fn on_unreadable(&mut self, ctx: &mut Ctx, to: NodeId, request: u64, part: Extent) {
+        self.read_ended(ctx, to, request, part);
         if ctx.leased {
             ctx.trace(UNREADABLE, ctx.volume.0.into(), self.key.segment.into());
             ctx.send(to, Body::ReadReply { request, result: ReadResult::Unreadable });
         }
     }
+    /// The storage layer has answered a read.
+    fn read_ended(&mut self, ctx: &Ctx, to: NodeId, request: u64, part: Extent) {
+        if let Some(reading) = self.lead.as_mut().and_then(|l| l.reading.get_mut(&ctx.shares.set_of(part))) {
+            reading.remove(&(to, request));
+        }
+    }
     /// Nor of a block of the map, for which reads wait.
     pub(crate) fn on_map_unreadable(&mut self, ctx: &mut Ctx, block: u64) {
-        let Some(lead) = &mut self.lead else { return };
-        let striping = self.striping;
-        let of = |part: &Extent| map::place(striping, striping.place(part.first).0).0 == block;
-        let (waited, others) = std::mem::take(&mut lead.unmapped).into_iter().partition(|(_, _, part)| of(part));
-        lead.unmapped = others;
-        let waited: Vec<(NodeId, u64, Extent)> = waited;
-        waited.into_iter().for_each(|(to, request, _)| self.on_unreadable(ctx, to, request));
+        let waited = self.lead.as_mut().and_then(|l| l.unmapped.remove(&block)).unwrap_or_default();
+        waited.into_iter().for_each(|((to, request), part)| self.on_unreadable(ctx, to, request, part));
     }
     /// The storage layer makes no change of an earlier epoch any more.
     pub fn on_fenced(&mut self, ctx: &mut Ctx) {
         let held = self.lead.as_mut().map(|l| std::mem::take(&mut l.held)).unwrap_or_default();
-        held.into_iter().for_each(|(to, request, part)| self.on_read(ctx, to, request, part));
+        held.into_iter().for_each(|((to, request), part)| self.on_read(ctx, to, request, part));
         self.begin_moves(ctx);
     }
     pub fn tick(&mut self, ctx: &mut Ctx) {

@@ -113,9 +113,9 @@ impl Volume {
             }
             // A later epoch has begun, of which this server will hear.
             (Asked::Fence, _) => {}
-            (Asked::Read { segment, to, request, .. }, ChunkAnswer::Unreadable) => {
+            (Asked::Read { segment, to, request, part, .. }, ChunkAnswer::Unreadable) => {
                 if let Some(s) = self.segments.get_mut(&segment) {
-                    s.on_unreadable(ctx, to, request);
+                    s.on_unreadable(ctx, to, request, part);
                 }
             }
             (Asked::Read { segment, to, request, part, over }, answer) => {

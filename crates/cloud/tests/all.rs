@@ -7,6 +7,7 @@ mod replica_sets;
 mod rest;
 mod rules;
 mod search;
+mod slow;
 mod snapshots;
 mod storage;
 mod structures;

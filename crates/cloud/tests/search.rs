@@ -87,6 +87,10 @@ impl Storm {
         let mut w = World::new(seed, config, servers, shape, network);
         w.burst.set(*rng.pick(&[0.2, 0.5, 0.5, 0.9]));
         w.detection = more.chance(0.25).then_some(DETECTION);
+        // Slower than the retry time: a read that began anew with each retry would never end.
+        if Rng::stream(seed, 577 + kind as u64).chance(0.25) {
+            w.storage.borrow_mut().answer_us = (6_000, 20_000);
+        }
         let grows = grows.then(|| Rng::stream(seed, 377 + kind as u64));
         Storm {
             w,

@@ -2,14 +2,14 @@
 //! with or without effect, and those of a server that has ended may still take effect later.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use rackweave_cloud::chunk::{ChunkAnswer, ChunkOp, ChunkRequest};
 use rackweave_cloud::map::{self, AddressMap, Owner};
 use rackweave_cloud::stripe::Striping;
 use rackweave_core::msg::cloud::Backing;
-use rackweave_core::{Effects, Epoch, Payload, Rng, SECTORS_PER_BLOCK, Span, Time, VolumeId};
+use rackweave_core::{Effects, Epoch, Payload, Rng, SECTORS_PER_BLOCK, SetId, Span, Time, VolumeId};
 
 #[derive(Debug)]
 pub struct Storage {
@@ -22,6 +22,14 @@ pub struct Storage {
     pub unreadable: bool,
     /// Share of reads of a map that bring a block of another disk's.
     pub astray: f64,
+    /// Share of requests that fail.
+    pub fails: f64,
+    /// Least and greatest time from a request's effect to its answer, in microseconds.
+    pub answer_us: (u64, u64),
+    /// Sets without members: their requests wait.
+    pub away: BTreeSet<SetId>,
+    /// Reads of stripes that were made.
+    pub reads: u64,
     /// A server changed something before it had fenced earlier epochs.
     pub broken: Option<String>,
     rng: Rng,
@@ -40,6 +48,10 @@ impl Storage {
             late: Vec::new(),
             unreadable: false,
             astray: 0.0,
+            fails: 0.02,
+            answer_us: (20, 800),
+            away: BTreeSet::new(),
+            reads: 0,
             broken: None,
             rng,
         }))
@@ -74,11 +86,20 @@ impl Storage {
             self.execute(&r);
         }
     }
+    /// Of stripes: fences and maps have a member left.
+    fn is_away(&self, r: &ChunkRequest) -> bool {
+        let extent = match &r.op {
+            ChunkOp::Read { extent } | ChunkOp::Write { extent, .. } | ChunkOp::Zero { extent } => *extent,
+            ChunkOp::Fence | ChunkOp::ReadMap { .. } | ChunkOp::WriteMap { .. } => return false,
+        };
+        r.shares.place(extent).is_some_and(|(set, _)| self.away.contains(&set))
+    }
     fn execute(&mut self, r: &ChunkRequest) -> ChunkAnswer {
         let fence = self.fences.entry(r.generation).or_default();
         let at = |s: u64| (r.generation, s);
         match &r.op {
             ChunkOp::Read { extent } => {
+                self.reads += 1;
                 let sector = |s: u64| self.sectors.get(&at(s)).cloned().unwrap_or(Payload::Zero { sectors: 1 });
                 let all: Vec<Payload> = (extent.first..extent.end()).map(sector).collect();
                 return ChunkAnswer::Data(Payload::concat(&all));
@@ -113,6 +134,8 @@ pub struct Way {
     storage: Shared,
     /// Requests that take effect at a time, then their answers.
     asked: Vec<(Time, ChunkRequest)>,
+    /// Requests to sets without members.
+    waiting: Vec<ChunkRequest>,
     answers: Vec<(Time, u64, ChunkAnswer)>,
     /// Fences under way, and the last that was answered.
     fencing: BTreeMap<u64, Fenced>,
@@ -127,6 +150,7 @@ impl Way {
         Way {
             storage: Rc::clone(storage),
             asked: Vec::new(),
+            waiting: Vec::new(),
             answers: Vec::new(),
             fencing: BTreeMap::new(),
             fenced: None,
@@ -156,15 +180,19 @@ impl Way {
         let storage = &mut *self.storage.borrow_mut();
         let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.asked).into_iter().partition(|a| a.0 <= now);
         self.asked = later;
-        for (_, r) in due {
-            let fails = storage.rng.chance(0.02) && !matches!(r.op, ChunkOp::Fence);
+        let due = due.into_iter().map(|(_, r)| r).chain(std::mem::take(&mut self.waiting));
+        let (due, waiting) = due.partition(|r| !storage.is_away(r));
+        self.waiting = waiting;
+        let due: Vec<ChunkRequest> = due;
+        for r in due {
+            let fails = storage.rng.chance(storage.fails) && !matches!(r.op, ChunkOp::Fence);
             let answer = if fails && storage.rng.chance(0.5) { ChunkAnswer::Failed } else { storage.execute(&r) };
             let strays = storage.astray > 0.0 && storage.rng.chance(storage.astray);
             let answer = if strays && matches!(r.op, ChunkOp::ReadMap { .. }) { foreign_map() } else { answer };
             let unreadable = storage.unreadable && matches!(answer, ChunkAnswer::Data(_));
             let answer = if unreadable { ChunkAnswer::Unreadable } else { answer };
             let answer = if fails { ChunkAnswer::Failed } else { answer };
-            let after = Span::from_micros(storage.rng.between(20, 800));
+            let after = Span::from_micros(storage.rng.between(storage.answer_us.0, storage.answer_us.1));
             self.answers.push((now + after, r.tag, answer));
         }
         let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.answers).into_iter().partition(|a| a.0 <= now);
@@ -189,7 +217,7 @@ impl Way {
 impl Drop for Way {
     fn drop(&mut self) {
         let storage = &mut *self.storage.borrow_mut();
-        for (_, r) in self.asked.drain(..) {
+        for r in self.asked.drain(..).map(|a| a.1).chain(self.waiting.drain(..)) {
             if storage.rng.chance(0.7) {
                 storage.late.push(r);
             }
