@@ -36,6 +36,7 @@ pub mod record;
 pub mod replica_sets;
 mod segment;
 pub mod server;
+mod store_watch;
 pub mod stripe;
 pub mod trace;
 pub mod types;

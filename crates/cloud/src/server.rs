@@ -23,8 +23,9 @@ use crate::merger::Merger;
 use crate::msg::{Body, Packet};
 use crate::record::{self, Record, RecordError, SegmentKey};
 use crate::segment::Segment;
+use crate::store_watch::StoreWatch;
 use crate::stripe::{Shape, Striping, StripingError};
-use crate::trace::{FORGOTTEN, OUTDATED, STORAGE_FENCED};
+use crate::trace::{FORGOTTEN, OUTDATED, STORAGE_FENCED, STORE_STALLED};
 use crate::types::Serial;
 use crate::view::View;
 
@@ -169,6 +170,7 @@ pub struct Server {
     /// Queue depths that clients reported, and when.
     depths: BTreeMap<NodeId, (u32, Time)>,
     journal: Journal<Forced>,
+    store: StoreWatch,
     asks: Asks,
     own: VecDeque<Packet>,
     lease_until: Time,
@@ -197,6 +199,7 @@ impl Server {
             volumes: BTreeMap::new(),
             dropping: BTreeMap::new(),
             room: u64::MAX,
+            store: StoreWatch::new(config.lease),
             config,
             depths: BTreeMap::new(),
             journal: Journal::new(WRITE_BYTES),
@@ -320,6 +323,9 @@ impl Server {
         let (incarnation, drive) = (self.incarnation, self.drive);
         if !self.registered {
             return self.to_meta(fx, Body::Register { incarnation, drive });
+        }
+        if self.store.is_stalled(now) {
+            return fx.trace(STORE_STALLED, self.me.0.into(), 0);
         }
         let views = self.volumes.iter().map(|(id, v)| (*id, v.epoch, v.revision())).collect();
         self.to_meta(fx, Body::Heartbeat { incarnation, sent: now, views });
@@ -527,7 +533,13 @@ impl Server {
             }
         });
         self.pass_own(now, fx);
+        self.watch_store(now, fx);
         self.arm(now, fx);
+    }
+    fn watch_store(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        if self.store.look(now, self.journal.is_idle()) {
+            self.journal.force(fx, Vec::new(), Forced::Done);
+        }
     }
     fn pass_own(&mut self, now: Time, fx: &mut Effects<Packet>) {
         while let Some(packet) = self.own.pop_front() {
@@ -566,6 +578,9 @@ impl Node<Packet> for Server {
         match event {
             Event::Packet(packet) => self.on_packet(now, packet, fx),
             Event::Stored { tag } => {
+                if self.store.stored(now) {
+                    self.heartbeat_at = now;
+                }
                 for then in self.journal.stored(fx, tag) {
                     self.on_forced(now, then, fx);
                 }
@@ -581,6 +596,7 @@ impl Node<Packet> for Server {
             Event::Completion(_) | Event::Request(_) => {}
         }
         self.pass_own(now, fx);
+        self.watch_store(now, fx);
         self.arm(now, fx);
     }
 }

@@ -78,4 +78,6 @@ trace_points! {
     ALLOCATION_BEGUN_AGAIN: CloudAllocationBegunAgain = 193,
     /// Proxies did not answer what is allocated: all counts as it. a: request.
     ALLOCATION_GIVEN_UP: CloudAllocationGivenUp = 195,
+    /// A server sends no heartbeat: its store has completed no write for a lease. a: server.
+    STORE_STALLED: CloudStoreStalled = 204,
 }

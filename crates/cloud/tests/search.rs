@@ -42,6 +42,15 @@ enum Kind {
     Attaches,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    kind: Kind,
+    /// The disk may grow.
+    grows: bool,
+    /// The storage layer may be slow, and stores may stand still.
+    slow: bool,
+}
+
 struct Storm {
     w: World,
     rng: Rng,
@@ -51,12 +60,14 @@ struct Storm {
     looks: Rng,
     /// Of growth, if the disk grows.
     grows: Option<Rng>,
+    /// Of servers' stores that stand still, if any do.
+    stalls: Option<Rng>,
     kind: Kind,
     faults: u64,
 }
 
 impl Storm {
-    fn new(seed: u64, kind: Kind, grows: bool) -> Storm {
+    fn new(seed: u64, Plan { kind, grows, slow }: Plan) -> Storm {
         let mut rng = Rng::stream(seed, 77 + kind as u64);
         let mut more = Rng::stream(seed, 177 + kind as u64);
         let servers = rng.between(3, 5) as u32;
@@ -88,7 +99,8 @@ impl Storm {
         w.burst.set(*rng.pick(&[0.2, 0.5, 0.5, 0.9]));
         w.detection = more.chance(0.25).then_some(DETECTION);
         // Slower than the retry time: a read that began anew with each retry would never end.
-        if Rng::stream(seed, 577 + kind as u64).chance(0.25) {
+        let mut slowness = Rng::stream(seed, 577 + kind as u64);
+        if slow && slowness.chance(0.25) {
             w.storage.borrow_mut().answer_us = (6_000, 20_000);
         }
         let grows = grows.then(|| Rng::stream(seed, 377 + kind as u64));
@@ -98,6 +110,7 @@ impl Storm {
             forks: Rng::stream(seed, 277 + kind as u64),
             looks: Rng::stream(seed, 477 + kind as u64),
             grows,
+            stalls: (slow && slowness.chance(0.5)).then_some(slowness),
             kind,
             faults: 0,
         }
@@ -133,6 +146,19 @@ impl Storm {
         if rng.chance(0.004) && bytes <= DISK_MAX {
             self.w.grow(bytes);
         }
+    }
+    /// A server's store stands still, or all go on.
+    fn stall(&mut self) {
+        let Some(rng) = &mut self.stalls else { return };
+        if rng.chance(0.003) {
+            let s = *rng.pick(&self.w.hosts.servers);
+            self.w.slow_store(s, Span::from_secs(3600));
+        } else if rng.chance(0.003) {
+            self.stalls_end();
+        }
+    }
+    fn stalls_end(&mut self) {
+        self.w.hosts.servers.clone().into_iter().for_each(|s| self.w.slow_store(s, Span::ZERO));
     }
     fn start_all(&mut self) {
         if !self.w.is_up(META) {
@@ -269,6 +295,7 @@ impl Storm {
                 self.w.snapshot();
             }
             self.grow();
+            self.stall();
             if self.forks.chance(0.01) {
                 self.w.flatten();
             }
@@ -285,6 +312,7 @@ impl Storm {
     fn end(&mut self) -> Result<(), String> {
         self.w.engine.net().heal();
         self.w.faults(LinkFaults::NONE);
+        self.stalls_end();
         self.start_all();
         self.some_client();
         if self.rng.chance(0.3) {
@@ -295,8 +323,8 @@ impl Storm {
     }
 }
 
-fn run(seed: u64, (kind, grows): (Kind, bool), all: &mut Coverage) -> Result<(), String> {
-    let mut s = Storm::new(seed, kind, grows);
+fn run(seed: u64, plan: Plan, all: &mut Coverage) -> Result<(), String> {
+    let mut s = Storm::new(seed, plan);
     let c = s.w.hosts.clients[0];
     let _ = s.w.attach(c, Span::from_secs(2));
     s.rage();
@@ -306,7 +334,7 @@ fn run(seed: u64, (kind, grows): (Kind, bool), all: &mut Coverage) -> Result<(),
 }
 
 fn search(kind: Kind, usual: u64, must: &[TracePoint]) {
-    storm::search(0..usual, must, |seed, all| run(seed, (kind, true), all));
+    storm::search(0..usual, must, |seed, all| run(seed, Plan { kind, grows: true, slow: true }, all));
 }
 
 #[test]
@@ -340,6 +368,7 @@ fn blocks_stay_linearizable_and_durable_through_all_faults() {
         t::RECOVERY_WAITS,
         t::RESCHEDULED,
         t::STORAGE_FENCED,
+        t::STORE_STALLED,
         t::STRIPE_COPIED,
         t::VOIDED,
         t::WRITE_REPEATED,
@@ -360,11 +389,11 @@ fn clients_attach_and_crash_in_the_middle_of_everything() {
 /// Seeds that found faults.
 #[test]
 fn seeds_that_found_faults_pass() {
-    let general = [102, 461].map(|seed| (seed, Kind::General));
-    let attaches = [83, 693].map(|seed| (seed, Kind::Attaches));
-    let earlier =
-        general.into_iter().chain(attaches).chain([(56, Kind::Cuts)]).map(|(seed, kind)| (seed, (kind, false)));
-    for (seed, kind) in earlier.chain([700_164, 904_073].map(|seed| (seed, (Kind::General, true)))) {
-        run(seed, kind, &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
+    let general = [102, 461].map(|seed| (seed, Kind::General, false));
+    let attaches = [83, 693].map(|seed| (seed, Kind::Attaches, false));
+    let earlier = general.into_iter().chain(attaches).chain([(56, Kind::Cuts, false)]);
+    for (seed, kind, grows) in earlier.chain([700_164, 904_073].map(|seed| (seed, Kind::General, true))) {
+        let plan = Plan { kind, grows, slow: false };
+        run(seed, plan, &mut Coverage::default()).unwrap_or_else(|e| panic!("{plan:?}, seed {seed}: {e}"));
     }
 }

@@ -6,7 +6,7 @@ use rackweave_cloud::stripe::Shape;
 use rackweave_cloud::types::Extent;
 use rackweave_core::{SetId, Span};
 
-use crate::world::{World, quiet};
+use crate::world::{VOLUME, World, quiet};
 
 /// A disk of one segment of this size with stripes of 4 KiB, without bursts, that the first client has.
 fn world(bytes: u64, config: Config) -> World {
@@ -62,5 +62,73 @@ fn a_set_that_does_not_answer_holds_up_no_read_of_another() {
     assert_eq!(w.under_way(a), 10, "reads of the other set are answered");
     w.storage.borrow_mut().away.clear();
     assert!(w.settle(Span::from_secs(2)), "and the others when the set is back");
+    assert_eq!(w.check(), Ok(()));
+}
+
+/// It is any server: a copy of the segment, of sub-logs or of both.
+#[test]
+fn the_others_go_on_without_a_server_whose_store_stands_still() {
+    for victim in 0..4 {
+        let config = Config::default();
+        let lease = config.lease;
+        let mut w = world(64 << 10, config);
+        let (a, b, s) = (w.hosts.clients[0], w.hosts.clients[1], w.hosts.servers[victim]);
+        w.slow_store(s, Span::from_secs(3600));
+        w.burst.set(0.5);
+        for i in 0..32 {
+            w.write(a, i * 4, 4);
+        }
+        assert!(w.settle(lease * 3), "writes end without {s}");
+        assert!(w.attach(b, lease), "and an epoch begins");
+        w.read(b, 0, 128);
+        assert!(w.settle(lease));
+        w.slow_store(s, Span::ZERO);
+        assert_eq!(w.until(lease * 3, |w| w.whole()), Ok(()), "it comes back and is filled");
+        assert_eq!(w.check(), Ok(()));
+    }
+}
+
+fn epoch(w: &World) -> u32 {
+    w.meta().and_then(|m| m.epoch(VOLUME)).map_or(0, |e| e.0)
+}
+
+#[test]
+fn a_store_that_is_slow_now_and_then_changes_no_epoch() {
+    let config = Config::default();
+    let lease = config.lease;
+    let mut w = world(64 << 10, config);
+    let (a, s, before) = (w.hosts.clients[0], w.hosts.servers[1], epoch(&w));
+    for i in 0..10 {
+        w.slow_store(s, Span::from_secs(3600));
+        w.write(a, i * 8, 8);
+        w.run(lease * 7 / 5);
+        w.slow_store(s, Span::ZERO);
+        assert!(w.settle(lease / 5));
+    }
+    assert_eq!((epoch(&w), w.check()), (before, Ok(())));
+}
+
+/// Each return would stop the disk until the server is left out again.
+#[test]
+fn a_server_whose_store_always_takes_longer_than_its_lease_stays_away() {
+    let config = Config::default();
+    let lease = config.lease;
+    let mut w = world(64 << 10, config);
+    let (a, s) = (w.hosts.clients[0], w.hosts.servers[1]);
+    let first = epoch(&w);
+    w.slow_store(s, lease * 3 / 2);
+    w.write(a, 0, 8);
+    w.write(a, 8, 8);
+    w.run(lease * 4);
+    let before = epoch(&w);
+    assert_eq!(before, first + 1, "it is left out");
+    for i in 0..40 {
+        w.write(a, i % 16 * 8, 8);
+        assert!(w.settle(lease / 2), "write {i}");
+        w.run(lease / 2);
+    }
+    assert_eq!(epoch(&w), before);
+    w.slow_store(s, Span::ZERO);
+    assert_eq!(w.until(lease * 3, |w| w.whole()), Ok(()));
     assert_eq!(w.check(), Ok(()));
 }

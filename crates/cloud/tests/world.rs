@@ -1,7 +1,7 @@
 //! Clients, servers and the metadata role on virtual time.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use rackweave_cloud::allocation::Allocated;
@@ -13,6 +13,7 @@ use rackweave_cloud::stripe::{Shape, Striping};
 use rackweave_cloud::types::Extent;
 use rackweave_cloud::{Config, Meta, Server, VDisk};
 use rackweave_core::msg::cloud::{Backing, LogPair};
+use rackweave_core::node::StoreWrite;
 use rackweave_core::trace::Coverage;
 use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Payload, Rng, SetId, Span, Time, VolumeId};
 use rackweave_history::{History, OpId, Outcome};
@@ -53,14 +54,42 @@ pub enum Party {
         server: Box<Server>,
         way: Way,
         due: Time,
+        stall: Stall,
     },
     Client(Box<VDisk<Routes>>),
 }
 
+/// A store that takes longer than usual for each write, one after the other.
+#[derive(Default)]
+pub struct Stall {
+    takes: Span,
+    held: VecDeque<(Time, StoreWrite)>,
+}
+
+impl Stall {
+    /// Holds new writes back, and lets those go that are due.
+    fn pass(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        for w in std::mem::take(&mut fx.stores) {
+            let after = self.held.back().map_or(now, |h| h.0);
+            self.held.push_back((after + self.takes, w));
+        }
+        while let Some((_, w)) = self.held.pop_front_if(|h| h.0 <= now) {
+            fx.store(w);
+        }
+    }
+    fn end(&mut self, fx: &mut Effects<Packet>) {
+        self.takes = Span::ZERO;
+        self.held.drain(..).for_each(|(_, w)| fx.store(w));
+    }
+    fn deadline(&self) -> Time {
+        self.held.front().map_or(Time::MAX, |h| h.0)
+    }
+}
+
 impl Party {
-    /// Between a server and the storage layer.
+    /// Between a server, its store and the storage layer.
     fn store(&mut self, now: Time, fx: &mut Effects<Packet>) {
-        let Party::Server { server, way, due } = self else { return };
+        let Party::Server { server, way, due, stall } = self else { return };
         way.ask(now, server.take_chunk_requests());
         for (tag, answer) in way.answers(now) {
             server.handle_chunk_answer(now, tag, answer, fx);
@@ -70,7 +99,8 @@ impl Party {
             *due = at;
             fx.wake_at(at);
         }
-        way.arm(*due, fx);
+        stall.pass(now, fx);
+        way.arm(stall.deadline().min(*due), fx);
     }
 }
 
@@ -210,8 +240,16 @@ impl World {
             let (saved, run) = (self.engine.saved(s), (self.hosts.next_run(s), self.hosts.drive(s)));
             let server = Server::new(s, META, self.config.clone(), run, &saved).expect("its own records");
             let way = Way::new(&self.storage);
-            self.engine.start(s, Party::Server { server: Box::new(server), way, due: Time::MAX });
+            let stall = Stall::default();
+            self.engine.start(s, Party::Server { server: Box::new(server), way, due: Time::MAX, stall });
         }
+    }
+    /// From now on a server's store takes this much longer for each write, until the server ends.
+    pub fn slow_store(&mut self, s: NodeId, by: Span) {
+        self.engine.act(s, |party, _, fx| {
+            let Party::Server { stall, .. } = party else { panic!("{s} is no server") };
+            if by == Span::ZERO { stall.end(fx) } else { stall.takes = by }
+        });
     }
     /// The volume is larger: its record is durable, and clients hear of it. False: the metadata role is down, or a
     /// snapshot is being made or was given up in this epoch.
