@@ -103,10 +103,11 @@ pub(crate) enum Asked {
         segment: u32,
         stripe: u64,
     },
-    /// A stripe of an earlier generation, that is to move to the current one.
+    /// A stripe of an earlier generation, that is to move to the current one, or a block of it.
     Base {
         segment: u32,
         stripe: u64,
+        part: Extent,
     },
     /// A block of the map, read or written.
     Map {

@@ -10,35 +10,47 @@
 //! map's block ([`crate::map`]). Flattening does that with every stripe which an earlier generation has, changed or not. Moves and copies of a stripe
 //! never overlap, and a copy has what the overlay has, so nothing that was written or trimmed meanwhile is undone. Each epoch looks at all
 //! stripes again: the map says which are copied.
+//!
+//! If an earlier generation's stripe cannot be read as a whole, its blocks are, except those that the overlay has: a block that nobody
+//! has costs no other. While the overlay does not have all of such a block, the stripe stays there. Copied without it, the block would read as
+//! zeroes instead of failing. Moves that fail are repeated at times, and take a part of the slots alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::msg::cloud::{Stripe, WRITES_MAX};
-use rackweave_core::{Payload, SECTORS_PER_BLOCK, VolumeId};
+use rackweave_core::{Payload, SECTORS_PER_BLOCK, Time, VolumeId};
 
-use crate::chunk::{Asked, ChunkOp};
+use crate::chunk::{Asked, ChunkAnswer, ChunkOp};
 use crate::ctx::Ctx;
 use crate::map::{AddressMap, Malformed, Owner};
 use crate::overlay::{Overlay, covered};
 use crate::segment::Segment;
 use crate::stripe::Striping;
-use crate::trace::{MOVE_OVERTAKEN, MOVED, STRIPE_COPIED};
+use crate::trace::{MOVE_OVERTAKEN, MOVED, STRIPE_COPIED, UNREADABLE};
 use crate::types::Extent;
 
 /// Most stripes of a segment that move at once.
 const MOVES_MAX: usize = 32;
+/// Most of them that failed before: what a set does not have, or has no room for, holds up no other stripe.
+const REPEATED_MAX: usize = MOVES_MAX / 4;
+/// A move that failed is repeated after this many retry times: one of a lost block fails until all of the block is overwritten.
+const REPEAT_AFTER: u64 = 8;
 /// Most that are copied at once, so that clients' moves come first.
 const COPIES_MAX: usize = 8;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Move {
     /// The number of the stripe's last change when it began; `None`: the overlay has nothing of it.
     changed: Option<u64>,
     /// Requests without an answer.
     left: usize,
     failed: bool,
-    /// The map does not have the stripe in the current generation yet.
-    unmapped: bool,
+    /// The map does not have the stripe in the current generation yet: it is in this one.
+    owner: Option<VolumeId>,
+    /// What that one has, by place in the stripe.
+    base: Vec<(u32, Payload)>,
+    /// It is read block by block.
+    by_blocks: bool,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +58,8 @@ pub(crate) struct Moves {
     under_way: BTreeMap<u64, Move>,
     /// Stripes that the storage layer has, and the number of their last change then.
     ended: BTreeMap<u64, u64>,
+    /// Stripes whose last move failed, and when it is repeated.
+    failed: BTreeMap<u64, Time>,
     /// Those under way that are copied because the volume is being flattened.
     copying: BTreeSet<u64>,
     map: AddressMap,
@@ -67,18 +81,10 @@ impl Moves {
             }
         }
     }
-    /// Begins to copy a stripe from the generation that has it: with what the overlay has of it.
-    fn copy(&mut self, ctx: &mut Ctx, segment: u32, (striping, stripe): (Striping, u64), owner: VolumeId) {
-        let whole = u64::from(striping.stripe());
-        let first = stripe * whole;
-        let count = (striping.sectors() - first).min(whole) as u32;
-        self.under_way.insert(stripe, Move { changed: None, left: 1, failed: false, unmapped: true });
-        let op = ChunkOp::Read { extent: Extent::new(first, count) };
-        ctx.ask_of(owner, op, Asked::Base { segment, stripe });
-    }
     /// Stripes that leave the overlay with the next batch. Without writes it waits until more have moved.
     pub fn take_ended(&mut self, overlay: &Overlay, now: bool) -> Vec<Stripe> {
-        if !now && self.under_way.len() > self.copying.len() && self.ended.len() < MOVES_MAX / 2 {
+        let more = |s: &u64| !self.copying.contains(s) && !self.failed.contains_key(s);
+        if !now && self.under_way.keys().any(more) && self.ended.len() < MOVES_MAX / 2 {
             return Vec::new();
         }
         let mut moved = Vec::new();
@@ -104,26 +110,30 @@ impl Segment {
         }
         let short = self.overlay.bytes() * 2 >= ctx.config.overlay_bytes || self.drain.is_some();
         let moves = &mut lead.moves;
+        let mut repeated = moves.under_way.keys().filter(|s| moves.failed.contains_key(s)).count();
         let mut due = Vec::new();
         for (stripe, changed, at) in self.overlay.oldest() {
             if moves.under_way.len() + due.len() >= MOVES_MAX || !short && ctx.now < at + ctx.config.move_after {
                 break;
             }
             let is_known = moves.under_way.contains_key(&stripe) || moves.ended.get(&stripe) == Some(&changed);
-            if !is_known {
-                due.push((stripe, changed));
+            let failed = moves.failed.get(&stripe);
+            if is_known || failed.is_some_and(|at| ctx.now < *at || repeated >= REPEATED_MAX) {
+                continue;
             }
+            repeated += usize::from(failed.is_some());
+            due.push((stripe, changed));
         }
         for (stripe, changed) in due {
+            let Some(lead) = &mut self.lead else { return };
+            let moves = &mut lead.moves;
             let Some(owner) = moves.owner(ctx, segment, self.striping, stripe) else { continue };
             if owner != ctx.shares.backing.generation {
-                moves.copy(ctx, segment, (self.striping, stripe), owner);
+                self.copy(ctx, stripe, owner);
                 continue;
             }
             let runs = self.overlay.runs(stripe, whole);
-            moves
-                .under_way
-                .insert(stripe, Move { changed: Some(changed), left: runs.len(), failed: false, unmapped: false });
+            moves.under_way.insert(stripe, Move { changed: Some(changed), left: runs.len(), ..Move::default() });
             for (at, count, data) in runs {
                 let extent = Extent::new(stripe * u64::from(whole) + u64::from(at), count);
                 let op = data.map_or(ChunkOp::Zero { extent }, |data| ChunkOp::Write { extent, data });
@@ -138,9 +148,8 @@ impl Segment {
     /// Begins to copy the next stripes that the volume shares, if it is being flattened.
     fn begin_copies(&mut self, ctx: &mut Ctx) {
         let (segment, striping) = (self.key.segment, self.striping);
-        let (Some(lead), Some(mut next)) = (&mut self.lead, self.flattened) else { return };
-        let moves = &mut lead.moves;
-        while moves.copying.len() < COPIES_MAX {
+        let Some(mut next) = self.flattened else { return };
+        while let Some(moves) = self.lead.as_mut().map(|l| &mut l.moves).filter(|m| m.copying.len() < COPIES_MAX) {
             let stripe = striping.nth(segment, next);
             if stripe >= striping.stripes() {
                 break;
@@ -153,7 +162,7 @@ impl Segment {
                     break;
                 }
                 moves.copying.insert(stripe);
-                moves.copy(ctx, segment, (striping, stripe), owner);
+                self.copy(ctx, stripe, owner);
             }
             next += 1;
         }
@@ -174,7 +183,7 @@ impl Segment {
         if m.left > 0 {
             return;
         }
-        if m.unmapped && !m.failed && !mutant!("cloud.copy.not-mapped") {
+        if m.owner.is_some() && !m.failed && !mutant!("cloud.copy.not-mapped") {
             m.left = 1;
             let block = lead.moves.map.claim(self.striping, stripe);
             return self.write_map(ctx, block);
@@ -192,33 +201,82 @@ impl Segment {
         if m.failed {
             let nth = stripe / u64::from(self.striping.segments());
             self.flattened = self.flattened.map(|next| if copied { next.min(nth) } else { next });
+            lead.moves.failed.insert(stripe, ctx.now + ctx.config.retry * REPEAT_AFTER);
             return;
         }
+        lead.moves.failed.remove(&stripe);
         ctx.trace(MOVED, ctx.volume.0.into(), stripe);
         if let Some(changed) = m.changed {
             lead.moves.ended.insert(stripe, changed);
         }
         self.go_on(ctx);
     }
-    /// What an earlier generation has of a stripe that moves. With what the overlay has now it is all of it.
-    pub(crate) fn on_base(&mut self, ctx: &mut Ctx, stripe: u64, base: Option<Payload>) {
-        let (segment, whole) = (self.key.segment, self.striping.stripe());
+    /// Begins to copy a stripe from the generation that has it: with what the overlay has of it, and without that generation if the
+    /// overlay has all.
+    fn copy(&mut self, ctx: &mut Ctx, stripe: u64, owner: VolumeId) {
+        let extent = self.striping.extent(stripe);
+        let copied = self.missing(stripe, &[]).is_empty();
+        let Some(lead) = &mut self.lead else { return };
+        lead.moves.under_way.insert(stripe, Move { left: 1, owner: Some(owner), ..Move::default() });
+        if copied {
+            return self.write_copy(ctx, stripe);
+        }
+        let segment = self.key.segment;
+        ctx.ask_of(owner, ChunkOp::Read { extent }, Asked::Base { segment, stripe, part: extent });
+    }
+    /// Blocks of a stripe of which neither the overlay nor `base` has all.
+    fn missing(&self, stripe: u64, base: &[(u32, Payload)]) -> Vec<Extent> {
+        let whole = self.striping.extent(stripe);
+        let over = self.overlay.known(stripe, 0, whole.count);
+        // A stripe has at most 128 sectors.
+        let bits = |at: u32, n: u32| u128::MAX >> (128 - n) << at;
+        let has = over.iter().chain(base).fold(0, |has, (at, p)| has | bits(*at, p.sectors()));
+        let blocks = (0..whole.count).step_by(SECTORS_PER_BLOCK as usize);
+        let blocks = blocks.map(|at| (at, (whole.count - at).min(SECTORS_PER_BLOCK)));
+        let missing = blocks.filter(|(at, n)| bits(*at, *n) & !has != 0);
+        missing.map(|(at, n)| Extent::new(whole.first + u64::from(at), n)).collect()
+    }
+    /// What an earlier generation has of a stripe that is copied, or of one of its blocks.
+    pub(crate) fn on_base(&mut self, ctx: &mut Ctx, stripe: u64, part: Extent, answer: ChunkAnswer) {
+        let (segment, whole) = (self.key.segment, self.striping.extent(stripe));
+        let blocks = self.missing(stripe, &[]);
+        let Some(m) = self.lead.as_mut().and_then(|l| l.moves.under_way.get_mut(&stripe)) else { return };
+        let Some(owner) = m.owner else { return };
+        m.left -= 1;
+        match answer {
+            ChunkAnswer::Data(data) if data.sectors() == part.count => {
+                m.base.push(((part.first - whole.first) as u32, data));
+            }
+            ChunkAnswer::Unreadable if !m.by_blocks => {
+                (m.by_blocks, m.left) = (true, blocks.len());
+                let asked = |part| (ChunkOp::Read { extent: part }, Asked::Base { segment, stripe, part });
+                blocks.into_iter().map(asked).for_each(|(op, what)| ctx.ask_of(owner, op, what));
+            }
+            ChunkAnswer::Unreadable => ctx.trace(UNREADABLE, ctx.volume.0.into(), segment.into()),
+            ChunkAnswer::Data(_) | ChunkAnswer::Done | ChunkAnswer::Failed => {}
+        }
+        if m.left > 0 {
+            return;
+        }
+        // A block that could not be read may have been overwritten meanwhile.
+        let base = std::mem::take(&mut m.base);
+        let complete = self.missing(stripe, &base).is_empty();
+        let Some(m) = self.lead.as_mut().and_then(|l| l.moves.under_way.get_mut(&stripe)) else { return };
+        (m.base, m.left, m.failed) = (base, 1, !complete);
+        if complete { self.write_copy(ctx, stripe) } else { self.end_move(ctx, stripe) }
+    }
+    /// Writes all of a stripe to the current generation.
+    fn write_copy(&mut self, ctx: &mut Ctx, stripe: u64) {
+        let (segment, extent) = (self.key.segment, self.striping.extent(stripe));
         let Some(lead) = &mut self.lead else { return };
         let Some(m) = lead.moves.under_way.get_mut(&stripe) else { return };
-        let first = stripe * u64::from(whole);
-        let count = (self.striping.sectors() - first).min(u64::from(whole)) as u32;
-        let Some(base) = base.filter(|b| b.sectors() == count) else {
-            m.failed = true;
-            return self.end_move(ctx, stripe);
-        };
         m.changed = self.overlay.changed(stripe);
-        let base = if mutant!("cloud.copy.without-base") { Payload::Zero { sectors: count } } else { base };
+        let base = if mutant!("cloud.copy.without-base") { Vec::new() } else { std::mem::take(&mut m.base) };
         let stale = lead.moves.copying.contains(&stripe) && mutant!("cloud.flatten.without-overlay");
-        let over = if stale { Vec::new() } else { self.overlay.known(stripe, 0, count) };
-        let data = covered(base, 0, &over);
+        let over = if stale { Vec::new() } else { self.overlay.known(stripe, 0, extent.count) };
+        let data = covered(covered(Payload::Zero { sectors: extent.count }, 0, &base), 0, &over);
         ctx.trace(STRIPE_COPIED, ctx.volume.0.into(), stripe);
-        let extent = Extent::new(first, count);
-        let zero = (0..count).all(|i| data.identity(i) == 0) && count.is_multiple_of(SECTORS_PER_BLOCK);
+        let zero = (0..extent.count).all(|i| data.identity(i) == 0) && extent.count.is_multiple_of(SECTORS_PER_BLOCK);
         let op = if zero { ChunkOp::Zero { extent } } else { ChunkOp::Write { extent, data } };
         ctx.ask(op, Asked::Move { segment, stripe });
         if mutant!("cloud.copy.mapped-early") {

@@ -130,10 +130,9 @@ impl Volume {
                     s.on_moved(ctx, stripe, answer == ChunkAnswer::Done);
                 }
             }
-            (Asked::Base { segment, stripe }, answer) => {
-                let data = if let ChunkAnswer::Data(data) = answer { Some(data) } else { None };
+            (Asked::Base { segment, stripe, part }, answer) => {
                 if let Some(s) = self.segments.get_mut(&segment) {
-                    s.on_base(ctx, stripe, data);
+                    s.on_base(ctx, stripe, part, answer);
                 }
             }
             (Asked::Map { segment, block, write }, answer) => {

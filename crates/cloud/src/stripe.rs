@@ -83,6 +83,12 @@ impl Striping {
     pub fn nth(&self, segment: u32, nth: u64) -> u64 {
         nth * u64::from(self.segments) + u64::from(segment)
     }
+    /// The sectors of a stripe of the volume.
+    pub fn extent(&self, stripe: u64) -> Extent {
+        let whole = u64::from(self.stripe);
+        let first = stripe * whole;
+        Extent::new(first, (self.sectors - first).min(whole) as u32)
+    }
     /// Sectors of a stripe.
     pub fn stripe(&self) -> u32 {
         self.stripe

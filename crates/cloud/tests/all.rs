@@ -3,6 +3,7 @@
 mod basic;
 mod checks;
 mod epochs;
+mod lost;
 mod replica_sets;
 mod rest;
 mod rules;

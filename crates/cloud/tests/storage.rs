@@ -26,6 +26,8 @@ pub struct Storage {
     pub fails: f64,
     /// Least and greatest time from a request's effect to its answer, in microseconds.
     pub answer_us: (u64, u64),
+    /// Blocks that no member has: they cannot be read, nor written in part.
+    pub lost: BTreeSet<(VolumeId, u64)>,
     /// Sets without members: their requests wait.
     pub away: BTreeSet<SetId>,
     /// Reads of stripes that were made.
@@ -50,6 +52,7 @@ impl Storage {
             astray: 0.0,
             fails: 0.02,
             answer_us: (20, 800),
+            lost: BTreeSet::new(),
             away: BTreeSet::new(),
             reads: 0,
             broken: None,
@@ -94,8 +97,32 @@ impl Storage {
         };
         r.shares.place(extent).is_some_and(|(set, _)| self.away.contains(&set))
     }
+    /// What becomes of a request that meets lost blocks. Those that it overwrites are sound again.
+    fn meets_lost(&mut self, r: &ChunkRequest) -> Option<ChunkAnswer> {
+        let (extent, reads) = match &r.op {
+            ChunkOp::Read { extent } => (*extent, true),
+            ChunkOp::Write { extent, .. } | ChunkOp::Zero { extent } => (*extent, false),
+            ChunkOp::Fence | ChunkOp::ReadMap { .. } | ChunkOp::WriteMap { .. } => return None,
+        };
+        let lost = |b: &u64| self.lost.contains(&(r.generation, *b));
+        let met: Vec<u64> = (extent.first / 8..extent.end().div_ceil(8)).filter(lost).collect();
+        let whole = |b: &u64| extent.first <= b * 8 && b * 8 + 8 <= extent.end();
+        if reads || !met.iter().all(whole) {
+            let answer = if reads { ChunkAnswer::Unreadable } else { ChunkAnswer::Failed };
+            return (!met.is_empty()).then_some(answer);
+        }
+        met.into_iter().for_each(|b| _ = self.lost.remove(&(r.generation, b)));
+        None
+    }
     fn execute(&mut self, r: &ChunkRequest) -> ChunkAnswer {
-        let fence = self.fences.entry(r.generation).or_default();
+        let fenced = self.fences.get(&r.generation).is_some_and(|f| r.epoch < *f);
+        let reads = matches!(r.op, ChunkOp::Read { .. } | ChunkOp::ReadMap { .. });
+        if fenced && !reads {
+            return ChunkAnswer::Failed;
+        }
+        if let Some(answer) = self.meets_lost(r) {
+            return answer;
+        }
         let at = |s: u64| (r.generation, s);
         match &r.op {
             ChunkOp::Read { extent } => {
@@ -108,8 +135,7 @@ impl Storage {
                 let none = Payload::Zero { sectors: SECTORS_PER_BLOCK };
                 return ChunkAnswer::Data(self.maps.get(&at(*block)).cloned().unwrap_or(none));
             }
-            _ if r.epoch < *fence => return ChunkAnswer::Failed,
-            ChunkOp::Fence => *fence = r.epoch,
+            ChunkOp::Fence => _ = self.fences.insert(r.generation, r.epoch),
             ChunkOp::Write { extent, data } => {
                 let sector = |i: u32| (at(extent.first + u64::from(i)), data.slice(i, 1));
                 self.sectors.extend((0..extent.count).map(sector));
