@@ -451,7 +451,8 @@ impl Segment {
         let merges = |j: &Job| matches!(j, Job::Merge { .. });
         let under_way =
             lead.queue.iter().any(merges) || lead.flight.as_ref().is_some_and(|f| f.jobs.iter().any(merges));
-        if !under_way && lead.queue.len() < QUEUE_MAX {
+        // One more than the writes that a fork holds up: the fork waits for it.
+        if !under_way {
             lead.queue.push_back(Job::Merge { to, entries });
             self.go_on(ctx);
         }

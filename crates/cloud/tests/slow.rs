@@ -1,8 +1,10 @@
-//! Storage and stores that are slower than the protocol's times.
+//! Storage and stores that are slower than the protocol's times, and queues that are full.
 
 use rackweave_cloud::Config;
 use rackweave_cloud::client::Op;
+use rackweave_cloud::msg::{Body, Packet};
 use rackweave_cloud::stripe::Shape;
+use rackweave_cloud::trace as t;
 use rackweave_cloud::types::Extent;
 use rackweave_core::{SetId, Span};
 
@@ -130,5 +132,31 @@ fn a_server_whose_store_always_takes_longer_than_its_lease_stays_away() {
     assert_eq!(epoch(&w), before);
     w.slow_store(s, Span::ZERO);
     assert_eq!(w.until(lease * 3, |w| w.whole()), Ok(()));
+    assert_eq!(w.check(), Ok(()));
+}
+
+/// More writes wait for the snapshot than a proxy's queue has room for, and entries of the log must be merged before it.
+#[test]
+fn a_snapshot_is_made_though_a_proxys_queue_is_full() {
+    let mut w = world(8 << 20, Config { overlay_bytes: 64 << 20, ..Config::default() });
+    let a = w.hosts.clients[0];
+    w.burst.set(1.0);
+    for i in 0..32 {
+        w.write(a, i * 8, 8);
+    }
+    assert!(w.settle(Span::from_millis(10)) && w.log_entries() > 0);
+    w.burst.set(0.0);
+    for i in 1..8 {
+        w.write(a, i * 2048, 2048);
+    }
+    // The merger is slower than the client.
+    w.lose(|p: &Packet| matches!(p.body, Body::ReadLog { .. }));
+    assert!(w.snapshot());
+    w.run(Span::from_millis(50));
+    w.lose(|_| false);
+    let made = |w: &World| if w.snapshots.made() == 1 { Ok(()) } else { Err("no snapshot is made".into()) };
+    assert_eq!(w.until(Span::from_secs(2), made), Ok(()));
+    assert!(w.coverage().get(t::FORK_HELD) > 1000, "the queue was full");
+    assert!(w.settle(Span::from_secs(5)));
     assert_eq!(w.check(), Ok(()));
 }
