@@ -14,7 +14,7 @@ use crate::log::{Kind, Meta};
 use crate::meta_record::VolumeRecord;
 use crate::msg::SegmentReport;
 use crate::stripe::Striping;
-use crate::types::{EntryId, Serial};
+use crate::types::{EntryId, Extent, Serial};
 use crate::view::{Adopted, Member, Placement, View};
 
 /// What a sealed server has.
@@ -141,10 +141,11 @@ impl Recovery<'_> {
         if !mutant!("cloud.recovery.any-copy") {
             self.covered(last, by_owners)?;
         }
+        let adopted: BTreeMap<EntryId, &Adopted> = last.adopted.iter().map(|a| (a.id, a)).collect();
         let mut found: BTreeMap<EntryId, Adopted> = BTreeMap::new();
         let mut voids = Voids::new();
         for (n, report) in self.reports.iter().filter(|(n, _)| self.is_witness(**n)) {
-            for m in report.metas.iter().filter(|m| self.counts(last, *n, m.id)) {
+            for m in report.metas.iter().filter(|m| counts(last.epoch, &adopted, *n, m.id)) {
                 if m.kind == Kind::Void {
                     voids.insert(m.id);
                 } else if m.valid {
@@ -156,10 +157,16 @@ impl Recovery<'_> {
         // Of an entry that the next owner has merged, and perhaps nobody else, the copy may be away. It still hides earlier ones that are
         // here: a client reads none of them before the merge is on all holders.
         let of = |all: &[Serial], a: &Adopted| all[self.striping.segment_of(a.extent.first) as usize];
+        let stripe = |a: &Adopted| self.striping.place(a.extent.first).0;
+        // An entry lies in one stripe.
+        let mut unmerged: BTreeMap<u64, Vec<(Serial, Extent)>> = BTreeMap::new();
+        for f in found.values().filter(|f| f.id.serial > of(merged, f)) {
+            unmerged.entry(stripe(f)).or_default().push((f.id.serial, f.extent));
+        }
         let hides = |a: &&Adopted| {
-            let hidden =
-                |f: &Adopted| f.id.serial > of(merged, f) && f.id.serial < a.id.serial && f.extent.overlaps(a.extent);
-            a.id.serial <= of(by_owners, a) && !voids.contains(&a.id) && found.values().any(hidden)
+            let hidden = |(serial, extent): &(Serial, Extent)| *serial < a.id.serial && extent.overlaps(a.extent);
+            let hidden = || unmerged.get(&stripe(a)).is_some_and(|all| all.iter().any(hidden));
+            a.id.serial <= of(by_owners, a) && !voids.contains(&a.id) && hidden()
         };
         let away = last.adopted.iter().filter(|a| !found.contains_key(&a.id)).filter(hides).cloned();
         for mut a in away.filter(|_| !mutant!("cloud.recovery.merged-forgotten")).collect::<Vec<_>>() {
@@ -182,12 +189,12 @@ impl Recovery<'_> {
         };
         Ok((found.values().filter(|a| live(a)).cloned().collect(), voids))
     }
-    /// Whether an entry on this server is one of the last epoch, or was adopted by it with a copy there.
-    fn counts(&self, last: &View, n: NodeId, id: EntryId) -> bool {
-        if mutant!("cloud.recovery.dead-return") {
-            return id.generation <= last.epoch;
-        }
-        let own = |generation: Epoch| generation == last.epoch;
-        own(id.generation) || last.adopted.iter().any(|a| a.id == id && a.copies.contains(&n))
+}
+
+/// Whether an entry on this server is one of the last epoch, or was `adopted` by it with a copy there.
+fn counts(last: Epoch, adopted: &BTreeMap<EntryId, &Adopted>, n: NodeId, id: EntryId) -> bool {
+    if mutant!("cloud.recovery.dead-return") {
+        return id.generation <= last;
     }
+    id.generation == last || adopted.get(&id).is_some_and(|a| a.copies.contains(&n))
 }

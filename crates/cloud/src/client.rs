@@ -5,6 +5,7 @@
 //! void on all copies before the write is sent elsewhere. A new epoch says of each append whether it was adopted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Node, NodeId, Payload, SECTOR, Span, Time, VolumeId};
@@ -115,7 +116,7 @@ pub struct VDisk<R> {
     pub(crate) config: Config,
     incarnation: Incarnation,
     router: R,
-    pub(crate) view: Option<View>,
+    pub(crate) view: Option<Arc<View>>,
     fenced: bool,
     pub(crate) index: Index,
     /// The next serial, and sequence of a stable write.
@@ -189,7 +190,7 @@ impl<R: Router> VDisk<R> {
         self.fenced
     }
     pub fn view(&self) -> Option<&View> {
-        self.view.as_ref()
+        self.view.as_deref()
     }
     /// What the pieces of requests wait for.
     pub fn waits(&self) -> String {
@@ -368,7 +369,7 @@ impl<R: Router> VDisk<R> {
         }
         if view.epoch <= self.epoch() {
             if view.epoch == self.epoch() && self.view.as_ref().is_some_and(|v| v.revision < view.revision) {
-                self.view = Some(view);
+                self.view = Some(Arc::new(view));
             }
             return;
         }
@@ -382,7 +383,7 @@ impl<R: Router> VDisk<R> {
             self.index.insert(a.id, a.extent, single);
         }
         self.serial = view.next;
-        self.view = Some(view);
+        self.view = Some(Arc::new(view));
         let mut complete = Vec::new();
         for (number, piece) in &mut self.pieces {
             let Some(serial) = piece.open_serial().or(piece.adopted_serial()) else {

@@ -1,5 +1,7 @@
 //! What a server does with messages of one volume's epoch: its sub-log, and to whom the others go.
 
+use std::collections::BTreeSet;
+
 use rackweave_core::{MESSAGE_MAX, NodeId, SECTOR};
 
 use crate::ctx::Ctx;
@@ -16,8 +18,10 @@ const METAS_MAX: usize = 512;
 impl Volume {
     /// Entries of earlier epochs that were not adopted with a copy here are dead for good (rule 25).
     pub(crate) fn adopt(&mut self, ctx: &mut Ctx, view: &View) {
-        let adopted = |id: &EntryId| view.adopted.iter().any(|a| a.id == *id && a.copies.contains(&ctx.me));
-        let dead: Vec<EntryId> = self.log.traverse(Serial(0)).map(|m| m.id).filter(|id| !adopted(id)).collect();
+        let here = view.adopted.iter().filter(|a| a.copies.contains(&ctx.me));
+        let adopted: BTreeSet<EntryId> = here.map(|a| a.id).collect();
+        let dead: Vec<EntryId> =
+            self.log.traverse(Serial(0)).map(|m| m.id).filter(|id| !adopted.contains(id)).collect();
         let mut changes = Vec::new();
         for id in dead {
             ctx.fx.trace(DEAD_ENTRY, ctx.volume.0.into(), id.serial.0);
