@@ -73,9 +73,8 @@ impl Stall {
             let after = self.held.back().map_or(now, |h| h.0);
             self.held.push_back((after + self.takes, w));
         }
-        while let Some((_, w)) = self.held.pop_front_if(|h| h.0 <= now) {
-            fx.store(w);
-        }
+        let due = self.held.iter().take_while(|h| h.0 <= now).count();
+        self.held.drain(..due).for_each(|(_, w)| fx.store(w));
     }
     fn end(&mut self, fx: &mut Effects<Packet>) {
         self.takes = Span::ZERO;
