@@ -87,17 +87,27 @@ pub enum ChunkAnswer {
     Unreadable,
 }
 
+/// A client's read of what the overlay does not have.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredRead {
+    pub to: NodeId,
+    pub request: u64,
+    pub part: Extent,
+    /// The generation that has the stripe.
+    pub owner: VolumeId,
+    /// What the overlay had, by place in the stripe.
+    pub over: Vec<(u32, Payload)>,
+}
+
 /// What a request is for.
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
     Fence,
-    /// A client's read. `over`: what the overlay had, by place in the stripe.
+    /// A client's read, or a block of it.
     Read {
         segment: u32,
-        to: NodeId,
-        request: u64,
-        part: Extent,
-        over: Vec<(u32, Payload)>,
+        read: StoredRead,
+        block: Option<Extent>,
     },
     Move {
         segment: u32,

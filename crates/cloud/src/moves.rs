@@ -23,7 +23,7 @@ use rackweave_core::{Payload, SECTORS_PER_BLOCK, Time, VolumeId};
 use crate::chunk::{Asked, ChunkAnswer, ChunkOp};
 use crate::ctx::Ctx;
 use crate::map::{AddressMap, Malformed, Owner};
-use crate::overlay::{Overlay, covered};
+use crate::overlay::{Overlay, covered, missing};
 use crate::segment::Segment;
 use crate::stripe::Striping;
 use crate::trace::{MOVE_OVERTAKEN, MOVED, STRIPE_COPIED, UNREADABLE};
@@ -228,13 +228,8 @@ impl Segment {
     fn missing(&self, stripe: u64, base: &[(u32, Payload)]) -> Vec<Extent> {
         let whole = self.striping.extent(stripe);
         let over = self.overlay.known(stripe, 0, whole.count);
-        // A stripe has at most 128 sectors.
-        let bits = |at: u32, n: u32| u128::MAX >> (128 - n) << at;
-        let has = over.iter().chain(base).fold(0, |has, (at, p)| has | bits(*at, p.sectors()));
-        let blocks = (0..whole.count).step_by(SECTORS_PER_BLOCK as usize);
-        let blocks = blocks.map(|at| (at, (whole.count - at).min(SECTORS_PER_BLOCK)));
-        let missing = blocks.filter(|(at, n)| bits(*at, *n) & !has != 0);
-        missing.map(|(at, n)| Extent::new(whole.first + u64::from(at), n)).collect()
+        let missing = missing(0, whole.count, over.iter().chain(base));
+        missing.into_iter().map(|(at, n)| Extent::new(whole.first + u64::from(at), n)).collect()
     }
     /// What an earlier generation has of a stripe that is copied, or of one of its blocks.
     pub(crate) fn on_base(&mut self, ctx: &mut Ctx, stripe: u64, part: Extent, answer: ChunkAnswer) {

@@ -68,6 +68,14 @@ fn parts(at: u32, count: u32) -> impl Iterator<Item = (u32, u32, u32)> {
         (b, from - b * SECTORS_PER_BLOCK, to - from)
     })
 }
+/// Blocks of `at..at + count` in a stripe, cut to that range, of which the runs do not have all: first sector and number.
+pub(crate) fn missing<'a>(at: u32, count: u32, runs: impl Iterator<Item = &'a (u32, Payload)>) -> Vec<(u32, u32)> {
+    // A stripe has at most 128 sectors.
+    let bits = |at: u32, n: u32| u128::MAX >> (128 - n) << at;
+    let has = runs.fold(0, |has, (at, p)| has | bits(*at, p.sectors()));
+    let blocks = parts(at, count).map(|(place, first, n)| (place * SECTORS_PER_BLOCK + first, n));
+    blocks.filter(|(at, n)| bits(*at, *n) & !has != 0).collect()
+}
 fn bits(first: u32, count: u32) -> u8 {
     (((1_u16 << count) - 1) << first) as u8
 }

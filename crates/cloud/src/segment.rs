@@ -13,13 +13,13 @@ use bytes::Bytes;
 use rackweave_core::journal::Change;
 use rackweave_core::{MESSAGE_MAX, NodeId, Payload, SECTOR, SetId, Time};
 
-use crate::chunk::{Asked, ChunkOp};
+use crate::chunk::{Asked, ChunkAnswer, ChunkOp, StoredRead};
 use crate::ctx::{Ctx, Forced};
 use crate::fork::Drain;
 use crate::map;
 use crate::moves::Moves;
 use crate::msg::{Batch, Body, ReadResult, SegmentReport};
-use crate::overlay::{Overlay, covered};
+use crate::overlay::{Overlay, covered, missing};
 use crate::record::{self, Record, SegmentKey};
 use crate::stripe::Striping;
 use crate::trace::{EQUALIZED, FILLED, FORK_HELD, MERGE_REPEATED, READ_HELD, UNREADABLE, WRITE_REPEATED};
@@ -97,6 +97,8 @@ pub(crate) struct Lead {
     held: Reads,
     /// Reads that the storage layer has not answered, by set.
     reading: BTreeMap<Option<SetId>, Reads>,
+    /// Those of them that are made block by block, and what has come, by place in the stripe.
+    blocks: BTreeMap<(NodeId, u64), Vec<(u32, Payload)>>,
     pub moves: Moves,
     /// Reads whose stripe the map has in a block that is being read, by block.
     pub unmapped: BTreeMap<u64, Reads>,
@@ -481,7 +483,8 @@ impl Segment {
         };
         let reading = lead.reading.entry(ctx.shares.set_of(part)).or_default();
         if reading.len() < HELD_MAX && reading.insert((to, request), part).is_none() {
-            ctx.ask_of(owner, ChunkOp::Read { extent: part }, Asked::Read { segment, to, request, part, over });
+            let read = StoredRead { to, request, part, owner, over };
+            ctx.ask_of(owner, ChunkOp::Read { extent: part }, Asked::Read { segment, read, block: None });
         }
     }
     /// A client asks what may be allocated that the storage layer does not know of. As a read it is answered under the lease, and
@@ -500,22 +503,53 @@ impl Segment {
         unmapped.into_iter().for_each(|((to, request), part)| self.on_read(ctx, to, request, part));
         self.begin_moves(ctx);
     }
-    /// The storage layer has answered a read. What the overlay had when it was requested is newer; what has been written since
-    /// need not be seen.
-    pub fn on_stored_data(
-        &mut self,
-        ctx: &mut Ctx,
-        (to, request, part): (NodeId, u64, Extent),
-        over: &[(u32, Payload)],
-        data: Option<Payload>,
-    ) {
+    /// The storage layer has answered a read, or a block of one. What the overlay had when it was requested is newer; what has been
+    /// written since need not be seen.
+    pub fn on_stored_data(&mut self, ctx: &mut Ctx, read: StoredRead, block: Option<Extent>, answer: ChunkAnswer) {
+        let asked = block.unwrap_or(read.part);
+        match (block, answer) {
+            (None, ChunkAnswer::Data(data)) if data.sectors() == asked.count => self.answer_read(ctx, read, data),
+            // Perhaps the overlay has what the storage layer does not.
+            (None, ChunkAnswer::Unreadable) if !read.over.is_empty() => self.read_blocks(ctx, &read),
+            (_, ChunkAnswer::Unreadable) => self.on_unreadable(ctx, read.to, read.request, read.part),
+            (Some(_), ChunkAnswer::Data(data)) if data.sectors() == asked.count => {
+                self.on_block(ctx, read, (self.striping.place(asked.first).1, data));
+            }
+            // A client repeats a read that failed until its request is given up.
+            _ => self.read_ended(ctx, read.to, read.request, read.part),
+        }
+    }
+    fn answer_read(&mut self, ctx: &mut Ctx, read: StoredRead, data: Payload) {
+        let StoredRead { to, request, part, over, .. } = read;
         self.read_ended(ctx, to, request, part);
+        if !ctx.leased {
+            return;
+        }
         let (stripe, at) = self.striping.place(part.first);
-        // A client repeats a read that failed until its request is given up.
-        let Some(data) = data.filter(|d| d.sectors() == part.count && ctx.leased) else { return };
         let later = || self.overlay.known(stripe, at, part.count);
-        let data = covered(data, at, &if mutant!("cloud.read.later-overlay") { later() } else { over.to_vec() });
+        let data = covered(data, at, &if mutant!("cloud.read.later-overlay") { later() } else { over });
         ctx.send(to, Body::ReadReply { request, result: ReadResult::Data(Contents::Data(data)) });
+    }
+    /// Reads the blocks that the overlay did not have: it may have had those that nobody else has.
+    fn read_blocks(&mut self, ctx: &mut Ctx, read: &StoredRead) {
+        let Some(lead) = &mut self.lead else { return };
+        lead.blocks.insert((read.to, read.request), Vec::new());
+        let (segment, at) = (self.key.segment, self.striping.place(read.part.first).1);
+        for (block, n) in missing(at, read.part.count, read.over.iter()) {
+            let extent = Extent::new(read.part.first + u64::from(block - at), n);
+            let what = Asked::Read { segment, read: read.clone(), block: Some(extent) };
+            ctx.ask_of(read.owner, ChunkOp::Read { extent }, what);
+        }
+    }
+    /// A block of a read has come.
+    fn on_block(&mut self, ctx: &mut Ctx, read: StoredRead, block: (u32, Payload)) {
+        let (at, count) = (self.striping.place(read.part.first).1, read.part.count);
+        let Some(blocks) = self.lead.as_mut().and_then(|l| l.blocks.get_mut(&(read.to, read.request))) else { return };
+        blocks.push(block);
+        if missing(at, count, read.over.iter().chain(&*blocks)).is_empty() {
+            let data = covered(Payload::Zero { sectors: count }, at, blocks);
+            self.answer_read(ctx, read, data);
+        }
     }
     /// The storage layer has no sound copy of what a client reads. That client's request fails: repeated, it would fail again.
     pub(crate) fn on_unreadable(&mut self, ctx: &mut Ctx, to: NodeId, request: u64, part: Extent) {
@@ -525,9 +559,11 @@ impl Segment {
             ctx.send(to, Body::ReadReply { request, result: ReadResult::Unreadable });
         }
     }
-    /// The storage layer has answered a read.
+    /// The storage layer has answered all of a read.
     fn read_ended(&mut self, ctx: &Ctx, to: NodeId, request: u64, part: Extent) {
-        if let Some(reading) = self.lead.as_mut().and_then(|l| l.reading.get_mut(&ctx.shares.set_of(part))) {
+        let Some(lead) = &mut self.lead else { return };
+        lead.blocks.remove(&(to, request));
+        if let Some(reading) = lead.reading.get_mut(&ctx.shares.set_of(part)) {
             reading.remove(&(to, request));
         }
     }

@@ -114,15 +114,9 @@ impl Volume {
             }
             // A later epoch has begun, of which this server will hear.
             (Asked::Fence, _) => {}
-            (Asked::Read { segment, to, request, part, .. }, ChunkAnswer::Unreadable) => {
+            (Asked::Read { segment, read, block }, answer) => {
                 if let Some(s) = self.segments.get_mut(&segment) {
-                    s.on_unreadable(ctx, to, request, part);
-                }
-            }
-            (Asked::Read { segment, to, request, part, over }, answer) => {
-                let data = if let ChunkAnswer::Data(data) = answer { Some(data) } else { None };
-                if let Some(s) = self.segments.get_mut(&segment) {
-                    s.on_stored_data(ctx, (to, request, part), &over, data);
+                    s.on_stored_data(ctx, read, block, answer);
                 }
             }
             (Asked::Move { segment, stripe }, answer) => {

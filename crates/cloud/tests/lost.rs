@@ -64,8 +64,26 @@ fn overwriting_a_lost_block_of_a_frozen_stripe_lets_the_stripe_move() {
     assert_eq!((unreadable(&mut w, 24, 4), unreadable(&mut w, 28, 4)), (0, 1));
     write(&mut w, 28, 4);
     moved(&mut w);
+    assert_eq!(unreadable(&mut w, 0, 128), 0);
     snapshot(&mut w);
     assert_eq!((unreadable(&mut w, 0, 512), w.check(), w.snapshots_unchanged()), (0, Ok(()), Ok(())));
+}
+
+/// Another lost block keeps the stripe where it is.
+#[test]
+fn a_read_across_a_lost_block_that_was_overwritten_is_answered() {
+    for frozen in [false, true] {
+        let mut w = world(256 << 10, 64 << 10);
+        if frozen {
+            snapshot(&mut w);
+        }
+        w.storage.borrow_mut().lost.extend([(VOLUME, 3), (VOLUME, 9)]);
+        write(&mut w, 24, 8);
+        write(&mut w, 72, 4);
+        assert_eq!((unreadable(&mut w, 0, 72), unreadable(&mut w, 3, 68)), (0, 0));
+        assert_eq!((unreadable(&mut w, 0, 76), unreadable(&mut w, 0, 77)), (0, 1));
+        assert_eq!(w.check(), Ok(()));
+    }
 }
 
 #[test]
