@@ -154,7 +154,7 @@ impl Replica {
         };
         let leads = self.leads(ctx.me);
         if expired && leads {
-            self.expire(ctx, &get.key.clone());
+            self.expire_awaited(ctx, &get.key);
             self.hold(ctx, get.clone());
             return;
         }

@@ -8,12 +8,8 @@ use rackweave_core::{NodeId, Time};
 use crate::clients::{Admission, Ending, Finished};
 use crate::msg::{Body, Ended, Known, PutResult};
 use crate::replica::{Ctx, NOBODY, Replica, aborted};
-use crate::trace::{CONDITION_FAILED, EXPIRED, PUT_ABORTED, PUT_COMMITTED, PUT_REPEATED, UNKNOWN_ATTEMPT};
-use crate::types::{Change, Commit, Condition, Decision, Item, Origin, Put, PutId, Timestamp, Undecided, Verdict};
-
-/// Most deletions of expired values that a primary has begun since the oldest under way: clients' puts have room beside them, and
-/// members remember all that is finished above the floor.
-pub const EXPIRE_MAX: usize = 64;
+use crate::trace::{CONDITION_FAILED, PUT_ABORTED, PUT_COMMITTED, PUT_REPEATED, UNKNOWN_ATTEMPT};
+use crate::types::{Commit, Condition, Decision, Origin, Put, PutId, Timestamp, Undecided, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -107,30 +103,31 @@ impl Lead {
         keys.iter().for_each(|key| self.queues.entry(key.clone()).or_default().ready.push_back(id));
     }
     /// The first put of the key's queue, if it is the first of each of its keys and every member has applied the last put of
-    /// each. It leaves the queues.
-    fn next(&mut self, key: &Bytes) -> Option<PutId> {
+    /// each.
+    fn next(&self, key: &Bytes) -> Option<PutId> {
         let first = *self.queues.get(key)?.ready.front()?;
-        let keys: Vec<Bytes> = self.puts.get(&first)?.put.keys().cloned().collect();
+        let mut keys = self.puts.get(&first)?.put.keys();
         let is_free = |key: &Bytes| {
             let queue = self.queues.get(key);
             let idle = |q: &Queue| q.current.is_none() || mutant!("kv-replica.order.overtakes");
             queue.is_some_and(|q| idle(q) && q.ready.front() == Some(&first))
         };
-        let may = keys.iter().all(is_free) || mutant!("kv-replica.batch.one-queue") && is_free(key);
-        if !may {
-            return None;
+        let may = keys.all(is_free) || mutant!("kv-replica.batch.one-queue") && is_free(key);
+        may.then_some(first)
+    }
+    /// The put leaves its queues.
+    fn take(&mut self, id: PutId) {
+        let keys: Vec<Bytes> = self.puts.get(&id).iter().flat_map(|f| f.put.keys()).cloned().collect();
+        for key in keys {
+            let queue = self.queues.entry(key).or_default();
+            queue.ready.retain(|ready| *ready != id);
+            queue.current = Some(id);
         }
-        for key in &keys {
-            let queue = self.queues.entry(key.clone()).or_default();
-            queue.ready.retain(|id| *id != first);
-            queue.current = Some(first);
-        }
-        Some(first)
     }
 }
 
 impl Replica {
-    fn active(&mut self) -> Option<&mut Lead> {
+    pub fn active(&mut self) -> Option<&mut Lead> {
         self.lead.as_mut().filter(|l| l.phase == Phase::Active)
     }
 
@@ -208,13 +205,18 @@ impl Replica {
     /// Issues the timestamp of the key's next put, if every member has applied the last put of each of its keys.
     pub fn advance(&mut self, ctx: &mut Ctx, key: &Bytes) {
         let epoch = self.epoch();
-        let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Active) else { return };
+        let Some(lead) = self.active() else { return };
         let Some(id) = lead.next(key) else {
             if lead.queues.get(key).is_some_and(|q| q.current.is_none() && q.ready.is_empty()) {
                 lead.queues.remove(key);
             }
             return;
         };
+        if self.deletes_first(ctx, id) {
+            return;
+        }
+        let Some(lead) = self.lead.as_mut() else { return };
+        lead.take(id);
         lead.counter += 1;
         let at = Timestamp { epoch, counter: lead.counter };
         let f = lead.puts.get_mut(&id).expect("what is ready is in flight");
@@ -372,46 +374,6 @@ impl Replica {
         let f = InFlight { put, logged, decision: None, applied, verdict: None, retry_at: ctx.now, no_space: false };
         lead.puts.insert(id, f);
         self.decide(ctx, id, decision);
-    }
-
-    /// Deletes an expired value by a put of the primary's own, if not too many are under way.
-    pub fn expire(&mut self, ctx: &mut Ctx, key: &Bytes) {
-        let too_few = self.others(ctx.me).len() + 1 < ctx.config.min_copies;
-        let first = self.keys.get(key).map(|v| v.origin.at);
-        let (Some(lead), Some(first)) = (self.active(), first) else { return };
-        let condition = Condition::VersionIs(first);
-        let items = vec![Item { key: key.clone(), condition, change: Some(Change::Delete) }];
-        let own = |sequence| PutId { client: ctx.me, incarnation: ctx.incarnation, sequence };
-        let oldest = lead.puts.range(own(0)..=own(u64::MAX)).next().map(|(id, _)| id.sequence);
-        lead.deletions.retain(|sequence| oldest.is_some_and(|oldest| *sequence >= oldest));
-        let full = lead.deletions.len() >= EXPIRE_MAX && !mutant!("kv-replica.expiry.unbounded");
-        if too_few || full || lead.puts.values().any(|f| f.put.items == items) {
-            return;
-        }
-        *ctx.own_puts += 1;
-        let id = own(*ctx.own_puts);
-        lead.deletions.push_back(id.sequence);
-        let passed = mutant!("kv-replica.expiry.floor-passes").then(|| id.sequence.saturating_sub(4));
-        let floor = passed.or(oldest).unwrap_or(id.sequence);
-        let put = Put { id, attempt: 1, floor, early: false, items };
-        self.trace(ctx, EXPIRED, 0);
-        for to in self.others(ctx.me) {
-            self.send(ctx, to, Body::Prepare(Box::new(put.clone())));
-        }
-        self.begin(ctx, put);
-    }
-
-    /// Deletes what has expired. A key whose put is undecided waits for the decision.
-    fn expire_due(&mut self, ctx: &mut Ctx) {
-        if self.active().is_none() {
-            return;
-        }
-        let due = self.keys.deadlines().take_while(|(at, _)| *at <= ctx.ms).map(|(_, key)| key);
-        let has_expired = |key: &Bytes| self.keys.get(key).and_then(|v| v.expires).is_some_and(|at| at <= ctx.ms);
-        let due = due.filter(|key| !self.locks.contains_key(*key) && has_expired(key)).take(EXPIRE_MAX);
-        for key in due.cloned().collect::<Vec<Bytes>>() {
-            self.expire(ctx, &key);
-        }
     }
 
     pub fn tick_lead(&mut self, ctx: &mut Ctx) {

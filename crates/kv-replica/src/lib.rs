@@ -25,6 +25,7 @@ extern crate rackweave_core;
 pub mod client;
 pub mod clients;
 pub mod config;
+mod expiry;
 mod fill;
 mod gets;
 pub mod hash;

@@ -41,7 +41,7 @@
 //! it and may be missing on lost members is committed again as a put of these keys.
 //!
 //! A put that is committed anew may fail its conditions where a lost primary judged that they hold, and applied it alone. Of one
-//! key, another put has been committed there since. Of a batch, that other put may be of another of its keys: the versions of all
+//! key, another put has been committed there since: conditions depend on versions alone, never on a clock ([`crate::expiry`]). Of a batch, that other put may be of another of its keys: the versions of all
 //! keys that it changes are committed again before it is judged, so that a lost member has all of them to fetch. The lost primary
 //! itself may lead a later view. It may then have the batch's version of only some of its keys, as it has fetched later ones of the others. It
 //! commits none of those again: the batch is judged.

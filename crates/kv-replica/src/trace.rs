@@ -41,6 +41,8 @@ trace_points! {
     STOPPED: Stopped = 121,
     /// The primary deletes an expired value. a: partition.
     EXPIRED: Expired = 122,
+    /// A put waits for the deletion of an expired value that it is judged by. a: partition, b: sequence.
+    DELETED_FIRST: DeletedFirst = 203,
     /// A client returned early. a: sequence, b: members that had logged it.
     RETURNED_EARLY: ReturnedEarly = 123,
     /// A lost primary's decision, which reached nobody else, counts no more. a: partition, b: sequence.

@@ -2,6 +2,7 @@
 
 mod basic;
 mod client;
+mod expiry;
 mod hashing;
 mod history;
 mod room;

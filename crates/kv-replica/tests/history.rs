@@ -13,17 +13,19 @@ type Value = Option<Bytes>;
 pub enum When {
     Always,
     Absent,
+    Present,
     Is(Bytes),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `applied`: its answer, if there is one. `expires`: a deletion may follow at any time.
+    /// `applied`: its answer, if there is one. `expires`: a deletion may follow at any time. It has done so for what begins this many
+    /// nanoseconds after the answer, but conditions on versions.
     Put {
         when: When,
         to: Value,
         applied: Option<bool>,
-        expires: bool,
+        expires: Option<u64>,
     },
     Get(Option<Value>),
 }
@@ -83,6 +85,7 @@ const UNSEEN_FLEETING: State = 2;
 enum Cond {
     Always,
     Absent,
+    Present,
     Is(State),
 }
 
@@ -102,11 +105,16 @@ impl Step {
                 let holds = match when {
                     Cond::Always => true,
                     Cond::Absent => state == NONE,
+                    Cond::Present => state != NONE,
                     Cond::Is(v) => state == v,
                 };
                 applied.is_none_or(|a| a == holds).then_some(if holds { to } else { state })
             }
         }
+    }
+    /// Whether its condition is a version, which counts until it is deleted.
+    fn is_of_version(&self) -> bool {
+        matches!(self, Step::Put { when: Cond::Is(_), .. })
     }
     /// The value that the key had when it was answered.
     fn saw(&self) -> Option<State> {
@@ -128,6 +136,8 @@ struct Search<'a> {
     /// Of each state that one put alone can bring about, the operations that saw it: once it is left it never returns.
     saw: Vec<Option<Vec<usize>>>,
     fleeting: Vec<bool>,
+    /// Of each state, when it has ended for what begins later.
+    gone: Vec<u64>,
 }
 
 /// States that were met. One is no use if another, equal but for unanswered puts, has fewer of them behind it.
@@ -165,6 +175,14 @@ fn has(bits: &Bits, i: usize) -> bool {
     bits[i / 64] >> (i % 64) & 1 != 0
 }
 
+/// When the value of a put has ended for what begins later.
+fn gone_at(o: &Op) -> u64 {
+    match o.kind {
+        Kind::Put { expires: Some(span), .. } => o.end.saturating_add(span),
+        _ => u64::MAX,
+    }
+}
+
 impl Search<'_> {
     fn of(ops: &[Op]) -> Search<'_> {
         let counts = |o: &&Op| o.end != u64::MAX || matches!(o.kind, Kind::Put { .. });
@@ -172,9 +190,18 @@ impl Search<'_> {
         h.sort_by_key(|o| (o.start, o.end));
         let mut names: BTreeMap<&Bytes, State> = BTreeMap::new();
         for o in &h {
-            if let Kind::Get(Some(Some(v))) | Kind::Put { when: When::Is(v), .. } = &o.kind {
+            let mut name = |v| {
                 let next = names.len() as State + 3;
                 names.entry(v).or_insert(next);
+            };
+            match &o.kind {
+                Kind::Get(Some(Some(v))) | Kind::Put { when: When::Is(v), .. } => name(v),
+                _ => {}
+            }
+            if let Kind::Put { to: Some(v), .. } = &o.kind
+                && gone_at(o) != u64::MAX
+            {
+                name(v);
             }
         }
         let name = |v: &Value| v.as_ref().map_or(NONE, |v| names[v]);
@@ -186,21 +213,25 @@ impl Search<'_> {
                 let when = match when {
                     When::Always => Cond::Always,
                     When::Absent => Cond::Absent,
+                    When::Present => Cond::Present,
                     When::Is(v) => Cond::Is(names[v]),
                 };
-                let unseen = if *expires { UNSEEN_FLEETING } else { UNSEEN };
+                let unseen = if expires.is_some() { UNSEEN_FLEETING } else { UNSEEN };
                 let to = to.as_ref().map_or(NONE, |v| names.get(v).copied().unwrap_or(unseen));
                 Step::Put { when, to, applied: *applied }
             }
         };
         let steps: Vec<Step> = h.iter().map(step).collect();
-        let mut makers = vec![0; fleeting.len()];
+        let (mut makers, mut gone) = (vec![0; fleeting.len()], vec![u64::MAX; fleeting.len()]);
         let mut last: BTreeMap<(Cond, State), usize> = BTreeMap::new();
         let mut twin = vec![None; h.len()];
         for (i, s) in steps.iter().enumerate() {
             let Step::Put { when, to, applied } = *s else { continue };
             makers[to as usize] += 1;
-            fleeting[to as usize] |= matches!(h[i].kind, Kind::Put { expires: true, .. });
+            fleeting[to as usize] |= matches!(h[i].kind, Kind::Put { expires: Some(_), .. });
+            if to > UNSEEN_FLEETING {
+                gone[to as usize] = gone_at(h[i]);
+            }
             if applied.is_none() {
                 twin[i] = last.insert((when, to), i);
             }
@@ -212,7 +243,7 @@ impl Search<'_> {
                 list.push(i);
             }
         }
-        Search { ops: h, steps, twin, saw, fleeting }
+        Search { ops: h, steps, twin, saw, fleeting, gone }
     }
 
     /// Whether the state may be left after these operations.
@@ -237,6 +268,9 @@ impl Search<'_> {
             best = best.max(must);
             let mut next = Vec::new();
             for i in (first..n).filter(left).take_while(|i| self.ops[*i].start <= must) {
+                if self.ops[i].start > self.gone[state as usize] && !self.steps[i].is_of_version() {
+                    continue;
+                }
                 let Some(after) = self.steps[i].after(state) else { continue };
                 let answered = self.ops[i].end != u64::MAX;
                 if !answered && (after == state || self.twin[i].is_some_and(|t| left(&t))) {
@@ -289,11 +323,11 @@ fn the_checker_tells_orders_from_disorder() {
     let v = |n: u32| Some(Bytes::from(format!("{n}")));
     let set = |start, end, n: u32| {
         let applied = (end != u64::MAX).then_some(true);
-        Op { start, end, kind: Kind::Put { when: When::Always, to: v(n), applied, expires: false } }
+        Op { start, end, kind: Kind::Put { when: When::Always, to: v(n), applied, expires: None } }
     };
     let cas = |start, end, from: u32, n: u32, yes| {
         let when = When::Is(v(from).expect("some"));
-        Op { start, end, kind: Kind::Put { when, to: v(n), applied: Some(yes), expires: false } }
+        Op { start, end, kind: Kind::Put { when, to: v(n), applied: Some(yes), expires: None } }
     };
     let get = |start, end, value: Value| Op { start, end, kind: Kind::Get(Some(value)) };
     let never = u64::MAX;
@@ -305,15 +339,30 @@ fn the_checker_tells_orders_from_disorder() {
     assert!(check(&[set(0, 1, 1), cas(2, 9, 1, 2, true), cas(2, 9, 1, 3, true)]).is_err(), "one wins");
     assert!(check(&[set(0, 1, 1), cas(2, 9, 1, 2, true), cas(2, 9, 1, 3, false)]).is_ok());
     let delete = |start, end| {
-        let kind = Kind::Put { when: When::Always, to: None, applied: Some(true), expires: false };
+        let kind = Kind::Put { when: When::Always, to: None, applied: Some(true), expires: None };
         Op { start, end, kind }
     };
     assert!(check(&[set(0, 5, 1), delete(0, 5), get(6, 7, None)]).is_ok(), "in either order");
     assert!(check(&[set(0, 1, 1), set(2, 3, 2), cas(4, 5, 2, 3, false)]).is_err(), "wrongly refused");
     let mut fleeting = set(0, 1, 1);
-    fleeting.kind = Kind::Put { when: When::Always, to: v(1), applied: Some(true), expires: true };
+    let set_for = |span| Kind::Put { when: When::Always, to: v(1), applied: Some(true), expires: Some(span) };
+    fleeting.kind = set_for(never);
     assert!(check(&[fleeting.clone(), get(2, 3, v(1)), get(4, 5, None)]).is_ok());
-    assert!(check(&[fleeting, get(2, 3, None), get(4, 5, v(1))]).is_err(), "expired, then back");
+    assert!(check(&[fleeting.clone(), get(2, 3, None), get(4, 5, v(1))]).is_err(), "expired, then back");
+    let on = |when, start, yes| {
+        let kind = Kind::Put { when, to: v(2), applied: Some(yes), expires: None };
+        Op { start, end: start + 1, kind }
+    };
+    assert!(check(&[fleeting.clone(), on(When::Present, 20, true)]).is_ok(), "by some clock");
+    fleeting.kind = set_for(10);
+    for (when, there) in [(When::Absent, false), (When::Present, true)] {
+        for yes in [false, true] {
+            assert!(check(&[fleeting.clone(), on(when.clone(), 5, yes)]).is_ok(), "it may have expired");
+            assert_eq!(check(&[fleeting.clone(), on(when.clone(), 20, yes)]).is_ok(), yes != there, "it has expired");
+        }
+    }
+    assert!(check(&[fleeting.clone(), get(20, 21, v(1))]).is_err(), "a get of it");
+    assert!(check(&[fleeting, on(When::Is(Bytes::from_static(b"1")), 20, true)]).is_ok(), "its version is there");
 }
 
 /// The history of a register whose clients often give up: `ops` operations, of which about a third have no answer.
@@ -340,7 +389,7 @@ fn with_lost_answers(seed: u64, ops: usize) -> Vec<Op> {
                 let v = Bytes::from(format!("v{now}"));
                 written.push(v.clone());
                 let to = (!rng.chance(0.1)).then_some(v);
-                Kind::Put { when, to, applied: None, expires: false }
+                Kind::Put { when, to, applied: None, expires: None }
             };
             let at = now + rng.between(1, if lost { 400 } else { 12 });
             pending.push((at, Op { start, end: if lost { u64::MAX } else { 0 }, kind }));
@@ -355,6 +404,7 @@ fn with_lost_answers(seed: u64, ops: usize) -> Vec<Op> {
                     let holds = match when {
                         When::Always => true,
                         When::Absent => value.is_none(),
+                        When::Present => value.is_some(),
                         When::Is(v) => value.as_ref() == Some(v),
                     };
                     let happens = answered || rng.chance(0.5);

@@ -26,6 +26,8 @@ enum Kind {
     Cuts,
     /// Nodes are added and removed while others fail.
     Ring,
+    /// Values expire, alone and many at once, and most puts have conditions. In half of the seeds all clocks show the same.
+    Expiry,
 }
 
 struct Storm {
@@ -40,6 +42,11 @@ struct Storm {
 
 /// Two keys of one partition that are always written together.
 const PAIR: [Bytes; 2] = [Bytes::from_static(b"{pair}a"), Bytes::from_static(b"{pair}b")];
+
+/// Keys of one partition that expire together: more than the deletions that a primary begins at once.
+fn many() -> impl Iterator<Item = Bytes> {
+    (0..80).map(|i| Bytes::from(format!("{{many}}{i}")))
+}
 
 impl Storm {
     fn new(seed: u64, kind: Kind) -> Storm {
@@ -61,14 +68,21 @@ impl Storm {
             ..Config::default()
         };
         let network = network(&mut rng);
-        let w = World::new(seed, config, servers, on_ring, 3, network);
-        let keys = (0..rng.between(3, 10)).map(|i| Bytes::from(format!("key{i}"))).collect();
+        let exact = kind == Kind::Expiry && seed.is_multiple_of(2);
+        let w = World::with_clocks(seed, config, (servers, on_ring, 3), network, exact);
+        let mut keys: Vec<Bytes> = (0..rng.between(3, 10)).map(|i| Bytes::from(format!("key{i}"))).collect();
+        if kind == Kind::Expiry {
+            keys.extend(many());
+        }
         Storm { w, rng, keys, kind, faults: 0, emptied: None }
     }
 
     fn request(&mut self, c: NodeId) {
         if self.rng.chance(0.2) {
             return self.request_pair(c);
+        }
+        if self.kind == Kind::Expiry && self.rng.chance(0.02) && self.w.takes_puts(c) {
+            return self.set_many(c);
         }
         let key = self.rng.pick(&self.keys).clone();
         if self.rng.chance(0.5) || !self.w.takes_puts(c) {
@@ -92,10 +106,19 @@ impl Storm {
         self.w.batch(c, items, any);
     }
 
+    fn set_many(&mut self, c: NodeId) {
+        let expires = Expires::In(self.rng.between(1, 20));
+        let change = |w: &mut World| Change::Set { value: w.value(), expires };
+        let item = |key| Item { key, condition: Condition::Always, change: Some(change(&mut self.w)) };
+        let items = many().map(item).collect();
+        self.w.batch(c, items, None);
+    }
+
     /// A change of the key, or of one whose version is known.
     fn item(&mut self, key: Bytes) -> Item {
         let (value, expires) = (self.w.value(), Expires::In(self.rng.between(1, 40)));
-        let expires = if self.rng.chance(0.1) { expires } else { Expires::Never };
+        let often = self.kind == Kind::Expiry;
+        let expires = if self.rng.chance(if often { 0.6 } else { 0.1 }) { expires } else { Expires::Never };
         let change = if self.rng.chance(0.12) { Change::Delete } else { Change::Set { value, expires } };
         let of_pair = |(key, _): &&(Bytes, Timestamp)| PAIR.contains(key);
         let recent: Vec<(Bytes, Timestamp)> = self.w.recent.iter().filter(|v| !of_pair(v)).cloned().collect();
@@ -105,6 +128,8 @@ impl Storm {
                 let (key, version) = self.rng.pick(&recent).clone();
                 (key, Condition::VersionIs(version))
             }
+            3 | 4 if often => (key, Condition::Absent),
+            5..=7 if often => (key, Condition::Present),
             _ => (key, Condition::Always),
         };
         Item { key, condition, change: Some(change) }
@@ -400,6 +425,11 @@ fn keys_stay_linearizable_and_durable_through_all_faults() {
 #[test]
 fn power_cuts_of_all_nodes_lose_nothing_that_was_answered() {
     search(Kind::Cuts, 30, &[t::RECOMMITTED, t::COMMITTED_ANEW, t::NOT_COVERED, t::ASSEMBLED]);
+}
+
+#[test]
+fn conditions_on_values_that_expire_are_judged_as_if_these_were_gone_at_once() {
+    search(Kind::Expiry, 30, &[t::EXPIRED, t::DELETED_FIRST, t::GET_FORWARDED, t::CONDITION_FAILED, t::COMMITTED_ANEW]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use rackweave_kv_replica::ring_client::{Answer, Done};
 use rackweave_kv_replica::trace::STOPPED;
 use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, PutId, Timestamp, Verdict, View};
 use rackweave_kv_replica::{Config, KvNode, LogRoom, Membership, RingClient};
+use rackweave_sim::clock::NodeClock;
 use rackweave_sim::storm::Hosts;
 use rackweave_sim::{Engine, LinkFaults, Network};
 
@@ -102,6 +103,7 @@ pub struct World {
     /// The last of them.
     pub recent: Vec<(Bytes, Timestamp)>,
     walls: BTreeMap<NodeId, u64>,
+    exact: bool,
 }
 
 pub const META: NodeId = Layout::META;
@@ -111,8 +113,22 @@ const STEP: Span = Span::from_micros(250);
 impl World {
     /// `servers` nodes, of which the first `on_ring` are on the ring. In every fourth seed packets pass through their bytes.
     pub fn new(seed: u64, config: Config, servers: u32, on_ring: u32, clients: u32, network: Network) -> World {
+        World::with_clocks(seed, config, (servers, on_ring, clients), network, false)
+    }
+    /// `exact`: all clocks show the same.
+    pub fn with_clocks(
+        seed: u64,
+        config: Config,
+        (servers, on_ring, clients): (u32, u32, u32),
+        network: Network,
+        exact: bool,
+    ) -> World {
         let mut rng = Rng::stream(seed, 11);
         let (hosts, mut engine) = Hosts::engine(seed, (servers, clients), config.drift_ppm, network, &mut rng);
+        if exact {
+            let all = hosts.servers.iter().chain([&META]);
+            all.for_each(|n| engine.set_clock(*n, NodeClock { offset_ns: 0, drift_ppm: 0 }));
+        }
         let switch = Rc::new(RefCell::new(Switch { servers: hosts.servers.clone(), sent: BTreeMap::new() }));
         let (resolving, coded) = (Rc::clone(&switch), seed % 4 == 1);
         engine.carry_by(move |p, out| {
@@ -139,11 +155,12 @@ impl World {
             seen: BTreeMap::new(),
             recent: Vec::new(),
             walls: BTreeMap::new(),
+            exact,
         };
         w.start_meta();
         for s in w.hosts.servers.clone() {
             let wall = *w.rng.pick(&[0, 0, 7, 3_600_000]);
-            w.walls.insert(s, wall);
+            w.walls.insert(s, if exact { 0 } else { wall });
             w.start_server(s);
         }
         for c in w.hosts.clients.clone() {
@@ -200,6 +217,15 @@ impl World {
             Party::Node(n) => Some(n),
             _ => None,
         }
+    }
+    /// Sets a server's wall clock, in milliseconds.
+    pub fn set_wall(&mut self, n: NodeId, ms: u64) {
+        self.walls.insert(n, ms);
+        self.engine.act(n, |party, _, _| {
+            if let Party::Node(node) = party {
+                node.set_unix_ms_at_zero(ms);
+            }
+        });
     }
     /// Sets the room of a server's store for puts.
     pub fn set_room(&mut self, n: NodeId, bytes: u64) {
@@ -279,13 +305,21 @@ impl World {
             Condition::Absent => When::Absent,
             Condition::VersionIs(first) => When::Is(self.seen[&(item.key.clone(), first)].clone()),
             Condition::Always => When::Always,
-            Condition::Present => panic!("the checker does not know it"),
+            Condition::Present => When::Present,
         };
         let (to, expires) = match change {
-            Change::Set { value, expires } => (Some(value.clone()), *expires != Expires::Never),
-            Change::Delete => (None, false),
+            Change::Set { value, expires } => (Some(value.clone()), self.gone_after(*expires)),
+            Change::Delete => (None, None),
         };
         Kind::Put { when, to, applied: None, expires }
+    }
+    /// By which time after its answer a value has expired, in nanoseconds.
+    fn gone_after(&self, expires: Expires) -> Option<u64> {
+        match expires {
+            Expires::Never => None,
+            Expires::In(ms) if self.exact => Some(ms * 1_000_000),
+            _ => Some(u64::MAX),
+        }
     }
     pub fn set(&mut self, c: NodeId, key: &Bytes) -> u64 {
         let change = Change::Set { value: self.value(), expires: Expires::Never };

@@ -29,6 +29,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.epoch.ignore", "1", &[], UNITS, "Takes messages of any epoch.").tested(),
     m("kv-replica.expiry.floor-passes", "7", &[], UNITS, "The floor of a primary's own puts passes those that are undecided.").tested(),
     m("kv-replica.expiry.unbounded", "33", &[], UNITS, "A primary deletes all expired values at once: clients' puts find no room beside them.").tested(),
+    m("kv-replica.expiry.gets-wait", "28b", &[], UNITS, "A get of an expired value waits until the deletions of all that expired earlier are done.").tested(),
+    m("kv-replica.expiry.still-present", "28b", &[], UNITS, "Conditions take a value that has expired and is not deleted for one that is there."),
     m("kv-replica.expiry.keeps-overwritten", "28b", &[], UNITS, "The deadline of a value that was overwritten stays.").tested(),
     m("kv-replica.expiry.replica-answers", "28b", &[], UNITS, "A replica answers that a value has expired before that is committed.").tested(),
     m("kv-replica.fill.into-deletions", "34", &[], UNITS, "What a node fetches takes the room of deletions: nothing makes room again.").tested(),
