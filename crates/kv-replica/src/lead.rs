@@ -41,6 +41,14 @@ pub(crate) struct InFlight {
     pub no_space: bool,
 }
 
+impl InFlight {
+    /// A member that has logged the attempt since then refuses it no more. All may have: the put is in its keys' queues then.
+    fn may_be_refused(&self, by: NodeId, attempt: u32) -> bool {
+        let has_logged = self.logged.contains(&by) && !mutant!("kv-replica.space.refused-late");
+        self.put.attempt == attempt && self.decision.is_none() && !has_logged
+    }
+}
+
 /// The puts of a key that all members have logged.
 #[derive(Default)]
 pub(crate) struct Queue {
@@ -245,22 +253,21 @@ impl Replica {
         self.on_decide(ctx, id, attempt, decision, Some(put));
     }
 
-    pub fn on_refuse(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32) {
+    pub fn on_refuse(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32) {
         let Some(lead) = self.active().filter(|l| !l.taken_over.contains(&id)) else { return };
-        let undecided = |f: &&InFlight| f.put.attempt == attempt && f.decision.is_none();
-        if lead.puts.get(&id).filter(undecided).is_some() {
+        if lead.puts.get(&id).is_some_and(|f| f.may_be_refused(from, attempt)) {
             self.decide(ctx, id, Decision::Abort);
         }
     }
 
     /// A member's store has no room for the attempt. The client hears of it once every member has recorded the abort: a member
     /// may have logged the attempt, and room for it may come later.
-    pub fn on_no_room(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32) {
+    pub fn on_no_room(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32) {
         let fresh = self.admission(id, attempt) == Admission::Fresh && !self.has_older(id);
         let begins_late = self.logged.contains_key(&id);
         let Some(lead) = self.active().filter(|l| !l.taken_over.contains(&id)) else { return };
         let (is_known, undecided) = match lead.puts.get(&id) {
-            Some(f) => (true, f.put.attempt == attempt && f.decision.is_none()),
+            Some(f) => (true, f.may_be_refused(from, attempt)),
             None => (false, false),
         };
         if mutant!("kv-replica.space.answered-without-abort") {

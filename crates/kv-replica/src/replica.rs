@@ -304,8 +304,8 @@ impl Replica {
             Body::Pull { wants, at } => self.on_pull(ctx, from, &wants, at),
             Body::Chunk(chunk) => self.on_chunk(ctx, from, *chunk),
             Body::Logged { id, attempt } => self.on_logged(ctx, from, id, attempt),
-            Body::Refuse { id, attempt } => self.on_refuse(ctx, id, attempt),
-            Body::NoRoom { id, attempt } => self.on_no_room(ctx, id, attempt),
+            Body::Refuse { id, attempt } => self.on_refuse(ctx, from, id, attempt),
+            Body::NoRoom { id, attempt } => self.on_no_room(ctx, from, id, attempt),
             Body::Applied { id, attempt, at } => self.on_applied(ctx, from, id, attempt, at),
             Body::Missing { id, attempt } => self.on_missing(ctx, from, id, attempt),
             Body::Doubt { id, attempt } => self.on_doubt(ctx, from, id, attempt),
@@ -340,7 +340,7 @@ impl Replica {
             return true;
         }
         match self.primary() {
-            Some(p) if p == ctx.me => self.on_no_room(ctx, id, attempt),
+            Some(p) if p == ctx.me => self.on_no_room(ctx, p, id, attempt),
             Some(p) => self.send(ctx, p, Body::NoRoom { id, attempt }),
             None => {}
         }

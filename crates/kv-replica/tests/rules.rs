@@ -431,3 +431,28 @@ fn views_of_many_partitions_are_not_sent_again_for_each_of_them() {
     assert!(views.get() <= 5 * 64, "{} views", views.get());
     assert!(heartbeats.get() <= 20, "{} heartbeats", heartbeats.get());
 }
+
+/// A member had no room for a put, and logged its repetition. That it had none arrives when the put waits for the one before it.
+#[test]
+fn a_refusal_that_comes_late_does_not_abort_a_put_that_all_have_logged() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 3);
+    let (a, b, v) = (w.hosts.clients[0], w.hosts.clients[1], view(&w));
+    let member = v.members.iter().map(|m| m.node).find(|n| *n != v.primary).expect("three members");
+    w.lose(move |p| matches!(p.body, Body::Applied { .. }) && p.from == member);
+    w.set(a, &KEY);
+    w.run(Span::from_millis(2));
+    let request = w.set(b, &KEY);
+    let id = w.put_id(b, request).expect("under way");
+    w.run(Span::from_millis(2));
+    let (to, partition, epoch) = (v.primary, v.partition, v.epoch);
+    for body in [Body::NoRoom { id, attempt: 1 }, Body::Refuse { id, attempt: 1 }] {
+        w.repeat(Packet { from: member, to, partition, epoch, body });
+    }
+    w.run(Span::from_millis(2));
+    w.lose(|_| false);
+    assert!(w.settle(Span::from_millis(100)));
+    w.set(a, &KEY);
+    assert!(w.settle(Span::from_millis(100)), "the key takes puts");
+    assert_eq!((w.refused, w.acknowledged), (0, 3));
+    ends_well(&mut w, &[KEY]);
+}

@@ -54,6 +54,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.rejoin.discards-evidence", "28a", &[], UNITS, "A node that returns drops its undecided records."),
     m("kv-replica.rejoin.serves-early", "28a", &[], UNITS, "A node that returns answers gets before it has fetched what it missed."),
     m("kv-replica.space.answered-without-abort", "28", &[], UNITS, "The client hears that a store is full while the put may still be committed.").tested(),
+    m("kv-replica.space.refused-late", "28", &[], UNITS, "A member's refusal aborts a put that all members have logged since.").tested(),
     m("kv-replica.space.owes-nothing", "34", &[], UNITS, "A put is admitted to room that others need for their decisions.").tested(),
     m("kv-replica.sweep.comes-back", "28a", &[], UNITS, "A node that returns keeps what was swept while it was away.").tested(),
     m("kv-replica.sweep.late-decisions", "28", &[], UNITS, "A member applies a decision of before the last sweep.").tested(),
