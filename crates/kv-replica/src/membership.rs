@@ -48,6 +48,8 @@ pub(crate) struct Part {
     /// Writes of this partition that are not durable.
     pub writing: u32,
     pub stopped: bool,
+    /// The key that shows why. The record does not have it: it is empty after a restart.
+    pub damaged: Bytes,
     /// The answering nodes do not hold all epochs.
     pub waits: bool,
     /// Nodes without room for what they would have to hold, and until when that counts.
@@ -73,6 +75,7 @@ enum Written {
     Partition(Partition, Vec<NodeId>),
     Active(Partition, Epoch),
     Uncounted(Partition, NodeId),
+    Stopped(Partition),
 }
 
 pub struct Membership {
@@ -248,17 +251,7 @@ impl Membership {
             Body::Filled { wants } => self.filled(from, p, packet.epoch, &wants, fx),
             Body::Full => self.full(now, from, p, packet.epoch),
             Body::Surplus { incarnation } => self.surplus(now, from, p, incarnation, fx),
-            Body::Fault { .. } => {
-                let member = self.view(p).is_some_and(|v| v.member(from).is_some());
-                if let Some(part) = self.parts.get_mut(&p).filter(|_| member) {
-                    part.stopped = true;
-                }
-                let members: Vec<NodeId> = self.view(p).iter().flat_map(|v| &v.members).map(|m| m.node).collect();
-                for to in members.into_iter().filter(|n| *n != from && member) {
-                    self.send(fx, to, p, packet.body.clone());
-                }
-                self.write(fx, p, Written::Partition(p, Vec::new()));
-            }
+            Body::Fault { key } => self.fault(from, p, key, fx),
             _ => {}
         }
     }
@@ -306,6 +299,8 @@ impl Membership {
         };
         outdated.extend(self.parts.iter().filter_map(missing));
         self.repeat_views(now, n, &outdated, fx);
+        let stops = views.iter().filter(|_| !mutant!("kv-replica.stop.announced-once"));
+        stops.for_each(|(p, _)| self.send_stop(fx, n, *p));
         if removed && !mutant!("kv-replica.lease.granted-to-removed") {
             return;
         }
@@ -340,6 +335,29 @@ impl Membership {
         }
         holds.1.union(wants);
         self.write(fx, p, Written::Partition(p, Vec::new()));
+    }
+
+    /// A member has found that a partition's history is damaged. When that is recorded, the others stop, and the member ends its reports.
+    fn fault(&mut self, n: NodeId, p: Partition, key: Bytes, fx: &mut Effects<Packet>) {
+        let Some(part) = self.parts.get_mut(&p) else { return };
+        if part.view.as_ref().is_none_or(|v| v.member(n).is_none()) {
+            return;
+        }
+        if part.damaged.is_empty() {
+            part.damaged = key;
+        }
+        if part.stopped {
+            return self.send_stop(fx, n, p);
+        }
+        part.stopped = true;
+        self.write(fx, p, Written::Stopped(p));
+    }
+
+    /// Informs a node that the partition stopped, if that is recorded.
+    fn send_stop(&self, fx: &mut Effects<Packet>, to: NodeId, p: Partition) {
+        if let Some(part) = self.parts.get(&p).filter(|part| part.stopped && part.writing == 0) {
+            self.send(fx, to, p, Body::Fault { key: part.damaged.clone() });
+        }
     }
 
     /// A member has no room for what it would have to hold.
@@ -444,6 +462,12 @@ impl Membership {
                 if let Some(incarnation) = self.nodes.get(&n).map(|s| s.incarnation) {
                     self.send(fx, n, p, Body::Drop { incarnation });
                 }
+            }
+            Written::Stopped(p) => {
+                let Some(part) = self.parts.get_mut(&p) else { return };
+                part.writing -= 1;
+                let members = part.view.iter().flat_map(|v| &v.members).map(|m| m.node);
+                members.collect::<Vec<_>>().into_iter().for_each(|n| self.send_stop(fx, n, p));
             }
             Written::Active(p, epoch) => {
                 let Some(part) = self.parts.get_mut(&p) else { return };

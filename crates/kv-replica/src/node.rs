@@ -241,6 +241,11 @@ impl KvNode {
         let views = self.replicas.values().filter(|r| r.view.is_some()).map(|r| (r.p, r.epoch())).collect();
         let serial = self.serial;
         self.to_meta(fx, Body::Heartbeat { incarnation, sent: now, serial, views });
+        let stopped = self.replicas.values().filter(|r| r.has_stop_to_report()).map(|r| r.p);
+        let stopped = stopped.filter(|_| !mutant!("kv-replica.stop.reported-once"));
+        for p in stopped.collect::<Vec<_>>() {
+            self.with(p, now, fx, |r, ctx| r.report_stop(ctx));
+        }
         if now >= self.surplus_at {
             self.surplus_at = now + self.config.heartbeat * SURPLUS_EVERY;
             let surplus = self.replicas.values().filter(|r| r.is_surplus() && !r.dropping);
@@ -272,7 +277,7 @@ impl KvNode {
             }
             Body::NewView(view) | Body::Outdated(Some(view)) => self.install(now, *view, fx),
             Body::Fault { key } if packet.from == self.meta => {
-                self.with(packet.partition, now, fx, |r, ctx| r.stop(ctx, key));
+                self.with(packet.partition, now, fx, |r, ctx| r.on_stop_recorded(ctx, key));
             }
             Body::Drop { incarnation } if packet.from == self.meta && incarnation == self.incarnation => {
                 self.with(p, now, fx, |r, ctx| r.drop_records(ctx, packet.epoch));

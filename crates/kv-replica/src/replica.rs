@@ -148,6 +148,8 @@ pub(crate) struct Replica {
     pub assembled: bool,
     /// The key that shows that this partition's history is damaged.
     pub stopped: Option<Bytes>,
+    /// The membership service has recorded that it stopped.
+    pub stop_recorded: bool,
     /// Records that no node needs are being removed.
     pub dropping: bool,
     /// Tombstones up to this time were removed, here or where this member fetched ([`crate::sweep`]).
@@ -176,6 +178,7 @@ impl Replica {
             fill: None,
             assembled: false,
             stopped: None,
+            stop_recorded: false,
             dropping: false,
             swept: Timestamp::default(),
             sweep_at: Time::ZERO,
@@ -609,10 +612,26 @@ impl Replica {
         if self.stopped.is_none() {
             self.trace(ctx, STOPPED, 0);
             self.refuse_held(ctx);
-            let to = ctx.meta;
-            self.send(ctx, to, Body::Fault { key: key.clone() });
             self.stopped = Some(key);
+            self.report_stop(ctx);
         }
+    }
+
+    /// The membership service has recorded that the partition stopped.
+    pub fn on_stop_recorded(&mut self, ctx: &mut Ctx, key: Bytes) {
+        self.stop_recorded = true;
+        self.stop(ctx, key);
+    }
+
+    /// Repeated with each heartbeat until it is recorded: the member keeps its place in the view, and the others answer gets.
+    pub fn report_stop(&self, ctx: &mut Ctx) {
+        if let Some(key) = self.stopped.clone().filter(|_| self.has_stop_to_report()) {
+            let to = ctx.meta;
+            self.send(ctx, to, Body::Fault { key });
+        }
+    }
+    pub fn has_stop_to_report(&self) -> bool {
+        self.stopped.is_some() && !self.stop_recorded && self.view.is_some()
     }
 }
 

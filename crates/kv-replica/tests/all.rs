@@ -8,6 +8,7 @@ mod history;
 mod room;
 mod rules;
 mod search;
+mod stop;
 mod sweep;
 mod undecided;
 mod views;

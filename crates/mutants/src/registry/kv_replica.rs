@@ -56,6 +56,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.space.answered-without-abort", "28", &[], UNITS, "The client hears that a store is full while the put may still be committed.").tested(),
     m("kv-replica.space.refused-late", "28", &[], UNITS, "A member's refusal aborts a put that all members have logged since.").tested(),
     m("kv-replica.space.owes-nothing", "34", &[], UNITS, "A put is admitted to room that others need for their decisions.").tested(),
+    m("kv-replica.stop.announced-once", "28a", &[], UNITS, "A member that did not hear that its partition stopped goes on.").tested(),
+    m("kv-replica.stop.reported-once", "28a", &[], UNITS, "A member whose report of damage was lost never repeats it.").tested(),
     m("kv-replica.sweep.comes-back", "28a", &[], UNITS, "A node that returns keeps what was swept while it was away.").tested(),
     m("kv-replica.sweep.late-decisions", "28", &[], UNITS, "A member applies a decision of before the last sweep.").tested(),
     m("kv-replica.sweep.under-way", "28", &[], UNITS, "A primary sweeps what some member has not applied.").tested(),
