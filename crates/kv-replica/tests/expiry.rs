@@ -172,3 +172,59 @@ fn a_take_over_judges_conditions_on_expired_keys_as_the_lost_primary_did() {
         ends_well(&mut w, &[key(199)]);
     }
 }
+
+fn set_walls(w: &mut World, nodes: &[NodeId], ms: u64) {
+    nodes.iter().for_each(|n| w.set_wall(*n, ms));
+}
+/// The primary, whose clock shows two hours, and the others, whose clocks show this.
+fn with_clocks(others_ms: u64) -> (World, NodeId, Vec<NodeId>) {
+    let mut w = world(3);
+    let primary = view(&w).primary;
+    let others: Vec<NodeId> = w.hosts.servers.iter().copied().filter(|n| *n != primary).collect();
+    set_walls(&mut w, &[primary], 2 * HOUR);
+    set_walls(&mut w, &others, others_ms);
+    (w, primary, others)
+}
+fn is_there(w: &World, nodes: &[NodeId]) -> bool {
+    let all: Vec<bool> = nodes.iter().map(|n| value(w, *n, &key(0)).is_some()).collect();
+    assert!(all.iter().all(|v| *v == all[0]), "{all:?}");
+    all[0]
+}
+
+/// It keeps the time at which the lost primary's clock said that the value expires. Only if its own is ahead, that is earlier.
+#[test]
+fn a_new_primary_deletes_values_of_the_lost_one_by_its_own_clock() {
+    for (others_ms, in_time, later) in [(2 * HOUR, true, false), (HOUR, true, true), (3 * HOUR, false, false)] {
+        let (mut w, primary, others) = with_clocks(others_ms);
+        set_for(&mut w, 0..1, 1_500);
+        w.crash(primary);
+        until_active(&mut w, &others);
+        w.run(Span::from_millis(50));
+        assert_eq!(is_there(&w, &others), in_time, "{others_ms}");
+        w.run(Span::from_millis(1_500));
+        assert_eq!(is_there(&w, &others), later, "{others_ms}");
+        ends_well(&mut w, &[key(0)]);
+    }
+}
+
+/// The lost primary has committed a put with a span, and one member or none has heard of that. If none has, no client was answered: the
+/// new primary commits it anew, and the span begins by its clock. Otherwise the time stays.
+#[test]
+fn the_span_of_a_put_begins_when_it_is_first_committed() {
+    for (heard, in_time) in [(false, true), (true, false)] {
+        let (mut w, primary, others) = with_clocks(3 * HOUR);
+        let (a, deaf) = (w.hosts.clients[0], others[0]);
+        w.lose(move |p| matches!(p.body, Body::Decide { .. }) && (p.to == deaf || !heard));
+        let change = Change::Set { value: w.value(), expires: Expires::In(1_000) };
+        w.put(a, &key(0), Condition::Always, change, None);
+        w.run(Span::from_millis(4));
+        w.crash(primary);
+        w.lose(|_| false);
+        until_active(&mut w, &others);
+        w.run(Span::from_millis(50));
+        assert_eq!(is_there(&w, &others), in_time, "{heard}");
+        w.run(Span::from_secs(1));
+        assert!(!is_there(&w, &others), "{heard}");
+        ends_well(&mut w, &[key(0)]);
+    }
+}
