@@ -115,6 +115,14 @@ impl KeyCommand {
 pub const SYNTAX: &str = "syntax error";
 pub const NOT_INTEGER: &str = "value is not an integer or out of range";
 
+/// Most bytes of an argument in an error, as Redis has it.
+pub const SHOWN_MAX: usize = 128;
+
+/// An argument as an error shows it.
+pub fn shown(arg: &[u8]) -> String {
+    arg[..arg.len().min(SHOWN_MAX)].escape_ascii().to_string()
+}
+
 /// The error is a text for the client.
 pub type Parsed<T> = Result<T, String>;
 
@@ -272,7 +280,7 @@ fn expire(name: &str, args: &[Bytes]) -> Parsed<Action> {
             () if is(word, "XX") => only.some = true,
             () if is(word, "GT") => only.later = true,
             () if is(word, "LT") => only.earlier = true,
-            () => return Err(format!("Unsupported option {}", word.escape_ascii())),
+            () => return Err(format!("Unsupported option {}", shown(word))),
         }
     }
     if only.none && (only.some || only.later || only.earlier) {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::command::{NOT_INTEGER, SYNTAX};
+use super::command::{NOT_INTEGER, SYNTAX, shown};
 use super::info::{REDIS_VERSION, config_get};
 use super::parse::integer;
 use super::reply::{Protocol, Reply};
@@ -18,8 +18,7 @@ fn arity(command: &str) -> Reply {
     Reply::err(format!("wrong number of arguments for '{command}' command"))
 }
 fn unknown_sub(command: &str, sub: &Bytes) -> Reply {
-    let sub = sub[..sub.len().min(128)].escape_ascii();
-    Reply::err(format!("unknown subcommand '{sub}'. Try {} HELP.", command.to_ascii_uppercase()))
+    Reply::err(format!("unknown subcommand '{}'. Try {} HELP.", shown(sub), command.to_ascii_uppercase()))
 }
 
 /// A reply without effect on the connection; `None`: the command is another one.
@@ -74,7 +73,7 @@ impl Session {
             [sub, name] if is(sub, "SETNAME") => self.set_name(name).unwrap_or(Reply::OK),
             [sub, what, value] if is(sub, "SETINFO") => {
                 if !is(what, "LIB-NAME") && !is(what, "LIB-VER") {
-                    return Reply::err(format!("Unrecognized option '{}'", what.escape_ascii()));
+                    return Reply::err(format!("Unrecognized option '{}'", shown(what)));
                 }
                 if value.iter().any(|b| !(33..=126).contains(b)) {
                     let what = String::from_utf8_lossy(what).to_ascii_lowercase();
@@ -126,7 +125,7 @@ impl Session {
                     name = Some(n.clone());
                     rest
                 }
-                _ => return Reply::err(format!("Syntax error in HELLO option '{}'", option.escape_ascii())),
+                _ => return Reply::err(format!("Syntax error in HELLO option '{}'", shown(option))),
             };
         }
         if let Some(refused) = name.and_then(|n| self.set_name(&n)) {

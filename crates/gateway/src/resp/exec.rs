@@ -14,11 +14,12 @@ use bytes::Bytes;
 use rackweave_core::kv::{self, Change, Condition, Expires, Op, Verdict, Version};
 use rackweave_core::request;
 
+use super::KEYS_TOGETHER_MAX;
 use super::command::{Action, Expiry, KeyCommand, Only, SetReply, When};
 use super::reply::Reply;
 use super::strings::View;
 
-/// Values up to this length are read without a grant of memory.
+/// Values up to this length are read by the first get; of the first [`KEYS_TOGETHER_MAX`] without a grant of memory.
 pub const GET_ROOM: u32 = 1024;
 /// Most rounds of a command whose keys others change meanwhile.
 pub const RETRIES_MAX: u32 = 256;
@@ -72,6 +73,8 @@ struct Gets {
     left: usize,
     latest: bool,
     view: View,
+    /// Bytes of the values read.
+    bytes: usize,
     error: Option<Reply>,
 }
 
@@ -81,7 +84,8 @@ impl Gets {
         *self = Gets { left: keys.len(), keys: keys.into_iter().collect(), latest, ..Gets::default() };
         asks.extend(self.keys.iter().zip(0..).map(|(key, tag)| {
             let op = Op::Get { key: key.clone(), room: GET_ROOM, latest };
-            Ask::new(tag, op, 0)
+            let granted = tag as usize >= KEYS_TOGETHER_MAX;
+            Ask::new(tag, op, if granted { GET_ROOM as usize } else { 0 })
         }));
     }
     /// Whether that was the last one.
@@ -93,7 +97,10 @@ impl Gets {
                 asks.push(Ask::new(tag, op, bytes as usize));
                 return false;
             }
-            Ok(kv::Reply::Value { found, now }) => self.view.insert(key, found, now),
+            Ok(kv::Reply::Value { found, now }) => {
+                self.bytes += found.as_ref().map_or(0, |f| f.value.len());
+                self.view.insert(key, found, now);
+            }
             Ok(_) => self.error = Some(wrong_answer()),
             Err(e) => self.error = Some(failure(&e)),
         }
@@ -376,6 +383,16 @@ impl Task {
             Task::Whole(w) => w.answer(answer, asks),
             // Its answer is none of the storage's.
             Task::Select(_) => Some(wrong_answer()),
+        }
+    }
+    /// Memory of what it has read, besides its arguments.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Task::Key(t) => t.gets.bytes,
+            Task::Exec(t) => t.gets.bytes,
+            Task::Watch(w) => w.gets.bytes,
+            Task::Whole(w) => w.bytes(),
+            Task::Select(_) => 0,
         }
     }
     /// What a WATCH has found.

@@ -8,7 +8,8 @@
 //! before it that use one of its keys, unless both only read; those behind it that share no key with it do not wait. Commands
 //! with many keys, transactions, and commands about all keys run alone.
 //!
-//! Memory: see [`Session::held`]. A command starts, and a long value is read, within [`Gateway::set_limit`] only.
+//! Memory: see [`Session::held`]. A command starts, and a long value is read, within [`Gateway::set_limit`] only. Replies share
+//! their values, and are written piece by piece as the client takes them.
 
 pub mod command;
 mod connection;
@@ -38,7 +39,7 @@ use exec::{Ask, Asks, Queued, Task, Watched};
 use info::Facts;
 use parse::{Item, Parser};
 use prepare::{Prepared, Work};
-use reply::{Protocol, Reply};
+use reply::{Protocol, Reply, Writer};
 use select::Selected;
 
 /// Commands of a session that are carried out at a time.
@@ -47,7 +48,7 @@ pub const RUNNING_MAX: usize = 64;
 const ASKED_MAX: usize = 256;
 /// Most bytes that a session holds.
 pub const BYTES_MAX: usize = 64 << 20;
-/// Unsent replies from which on no further command begins.
+/// Unsent replies from which on no further command begins, and no more of a reply is written.
 const OUTPUT_MAX: usize = 64 << 10;
 /// Most bytes of the commands of a transaction.
 pub const QUEUE_BYTES_MAX: usize = 4 << 20;
@@ -80,10 +81,14 @@ struct Running {
     waits_for: usize,
     /// `None`: it is done.
     task: Option<Task>,
-    reply: Option<Reply>,
+    reply: Option<Writer>,
     /// Operations that are not given out yet.
     asks: VecDeque<Ask>,
-    /// Memory of it: arguments, and values read.
+    /// Memory of its arguments; of a reply all that it may keep in memory, the output included.
+    cost: usize,
+    /// Memory granted to operations under way.
+    rooms: usize,
+    /// Memory of it: arguments, values read, and grants; or what is left of its reply.
     weight: usize,
 }
 
@@ -252,18 +257,30 @@ impl Session {
                 task = Some(t).filter(|_| reply.is_none());
             }
         }
+        let mut writer = reply.map(|r| Writer::new(r, self.protocol));
         // The usual case of a reply at once takes no place.
         if self.running.is_empty()
-            && let Some(r) = &reply
+            && let Some(w) = &mut writer
+            && w.write(&mut self.output, OUTPUT_MAX)
         {
-            return r.encode(self.protocol, &mut self.output);
+            return;
         }
-        let weight = c.weight + reply.as_ref().map_or(0, Reply::bytes);
-        self.weight += weight;
-        let (protocol, keys, writes, alone) = (self.protocol, c.keys, c.writes, c.alone);
-        let (asks, keyspace) = (asks.into(), self.selected.keyspace());
-        let command = Running { protocol, keyspace, keys, writes, alone, waits_for, task, reply, asks, weight };
-        self.running.push_back(command);
+        let cost = c.weight + writer.as_ref().map_or(0, Writer::left);
+        self.weight += cost;
+        self.running.push_back(Running {
+            protocol: self.protocol,
+            keyspace: self.selected.keyspace(),
+            keys: c.keys,
+            writes: c.writes,
+            alone: c.alone,
+            waits_for,
+            task,
+            reply: writer,
+            asks: asks.into(),
+            cost,
+            rooms: 0,
+            weight: cost,
+        });
     }
 
     /// Gives out the operations of commands, those of the first ones first.
@@ -273,6 +290,10 @@ impl Session {
                 let held = self.held() + room;
                 // The first command has a half of the memory that others leave it.
                 let most = if i == 0 { self.limit } else { self.limit / 2 };
+                // Short values of the others need no grant, but memory that is left.
+                if i > 0 && held > self.limit {
+                    return;
+                }
                 if room > 0 && held > most {
                     if i == 0 && held > BYTES_MAX && self.under_way == 0 {
                         self.finish(0, too_much(held));
@@ -283,7 +304,9 @@ impl Session {
                     return;
                 }
                 let Some(ask) = self.running[i].asks.pop_front() else { return };
-                self.running[i].weight += room;
+                let r = &mut self.running[i];
+                r.rooms += room;
+                r.weight += room;
                 self.weight += room;
                 self.ask(i, ask);
             }
@@ -317,17 +340,15 @@ impl Session {
             return self.finish(i, reply);
         }
         let answer = kv::Op::result(outcome).unwrap_or(Err(kv::Error::NotServed));
-        let got = match &answer {
-            Ok(kv::Reply::Value { found: Some(f), .. }) => f.value.len(),
-            Ok(kv::Reply::Page { keys, .. }) => keys.iter().map(|k| k.len() + parse::ARG_COST).sum(),
-            _ => 0,
-        };
-        let weight = r.weight - asked.room + got;
-        self.weight = self.weight - r.weight + weight;
-        r.weight = weight;
+        r.rooms -= asked.room;
         let mut asks = Asks::new();
         let reply = task.answer(asked.tag, answer, &mut asks);
         r.asks.extend(asks);
+        let weight = r.cost + r.rooms + task.bytes();
+        // The grant for a page of keys is the reply's from now on.
+        let weight = if reply.is_some() { weight.max(r.weight) } else { weight };
+        self.weight = self.weight - r.weight + weight;
+        r.weight = weight;
         if let Some(reply) = reply {
             if matches!(task, Task::Watch(_)) && !reply.is_error() {
                 self.watched.extend(task.watched());
@@ -338,10 +359,11 @@ impl Session {
     fn finish(&mut self, i: usize, reply: Reply) {
         let r = &mut self.running[i];
         (r.task, r.asks) = (None, VecDeque::new());
-        // Arguments are gone, and values are part of the reply now.
-        self.weight = self.weight - r.weight + reply.bytes();
-        r.weight = reply.bytes();
-        r.reply = Some(reply);
+        // Arguments are gone. Values are part of the reply now, which may have one of them many times.
+        let weight = reply.bytes().min(r.weight);
+        self.weight = self.weight - r.weight + weight;
+        (r.cost, r.weight) = (weight, weight);
+        r.reply = Some(Writer::new(reply, r.protocol));
         self.release(i);
     }
     /// Begins those that waited for a command which is done now, and for no other one.
@@ -362,13 +384,21 @@ impl Session {
             }
         }
     }
-    /// Writes the replies that are next.
+    /// Writes the replies that are next, as far as the client takes them.
     fn emit(&mut self) {
-        while let Some(reply) = self.running.front_mut().and_then(|r| r.reply.take()) {
-            let Some(r) = self.running.pop_front() else { return };
+        while let Some(r) = self.running.front_mut()
+            && let Some(writer) = &mut r.reply
+        {
+            let done = writer.write(&mut self.output, OUTPUT_MAX);
+            let sending = writer.written().min(self.output.len());
+            let weight = if done { 0 } else { writer.left().min(r.cost.saturating_sub(sending)) };
+            self.weight = self.weight - r.weight + weight;
+            r.weight = weight;
+            if !done {
+                return;
+            }
+            self.running.pop_front();
             self.first += 1;
-            self.weight -= r.weight;
-            reply.encode(r.protocol, &mut self.output);
         }
     }
     /// Memory of transactions and watched keys.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::command::{self, KeyCommand, NOT_INTEGER, SYNTAX};
+use super::command::{self, KeyCommand, NOT_INTEGER, SHOWN_MAX, SYNTAX, shown};
 use super::exec::{KeyTask, Queued, Task, Transaction};
 use super::parse::{ARG_COST, integer};
 use super::reply::Reply;
@@ -10,8 +10,6 @@ use super::whole::Whole;
 use super::{COMMAND_BYTES, KEYS_TOGETHER_MAX, Multi, QUEUE_BYTES_MAX, Session, connection, table};
 use rackweave_core::kv::SCAN_MAX;
 
-/// Most bytes of an argument in an error, as Redis has it.
-const SHOWN_MAX: usize = 128;
 /// Keys of a page of SCAN without COUNT, as Redis has it.
 const SCAN_DEFAULT: u32 = 10;
 
@@ -58,16 +56,15 @@ fn weight(c: &KeyCommand) -> usize {
 }
 
 fn unknown(args: &[Bytes]) -> Reply {
-    let shown = |b: &Bytes, max: usize| b[..b.len().min(max)].escape_ascii().to_string();
     let mut rest = String::new();
     for arg in &args[1..] {
         if rest.len() >= SHOWN_MAX {
             break;
         }
         let left = SHOWN_MAX - rest.len();
-        rest.push_str(&format!("'{}' ", shown(arg, left)));
+        rest.push_str(&format!("'{}' ", shown(&arg[..arg.len().min(left)])));
     }
-    Reply::err(format!("unknown command '{}', with args beginning with: {rest}", shown(&args[0], SHOWN_MAX)))
+    Reply::err(format!("unknown command '{}', with args beginning with: {rest}", shown(&args[0])))
 }
 
 impl Session {
@@ -148,7 +145,8 @@ impl Session {
             "dbsize" => Prepared::alone(Task::Whole(Whole::DbSize), 0),
             "info" => {
                 let of = (self.settings.facts.clone(), args[1..].to_vec(), self.selected.number());
-                Prepared::alone(Task::Whole(Whole::Info(Box::new(of))), 4096)
+                let sections: usize = args[1..].iter().map(|a| a.len() + ARG_COST).sum();
+                Prepared::alone(Task::Whole(Whole::Info(Box::new(of))), 4096 + sections)
             }
             "flushall" | "flushdb" => self.flush_all(args),
             _ => Prepared::reply(unknown(args)),

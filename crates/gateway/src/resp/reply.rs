@@ -1,5 +1,7 @@
 //! Replies as bytes, in RESP2 and RESP3.
 
+use std::vec;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::buffers::Output;
@@ -49,47 +51,101 @@ impl Reply {
     pub fn is_error(&self) -> bool {
         matches!(self, Reply::Error(_))
     }
-    /// About the memory that it takes.
+    /// About the memory that it takes, if no value was shared.
     pub fn bytes(&self) -> usize {
-        const ONE: usize = size_of::<Reply>();
-        match self {
-            Reply::Bulk(b) => ONE + b.len(),
-            Reply::Error(s) | Reply::Text(s) => ONE + s.len(),
-            Reply::Array(all) => ONE + all.iter().map(Reply::bytes).sum::<usize>(),
-            Reply::Map(all) => ONE + all.iter().map(|(k, v)| k.bytes() + v.bytes()).sum::<usize>(),
-            _ => ONE,
-        }
+        self.own_bytes()
+            + match self {
+                Reply::Array(all) => all.iter().map(Reply::bytes).sum(),
+                Reply::Map(all) => all.iter().map(|(k, v)| k.bytes() + v.bytes()).sum(),
+                _ => 0,
+            }
+    }
+    /// The same, without its elements.
+    fn own_bytes(&self) -> usize {
+        size_of::<Reply>()
+            + match self {
+                Reply::Bulk(b) => b.len(),
+                Reply::Error(s) | Reply::Text(s) => s.len(),
+                _ => 0,
+            }
     }
 
-    pub fn encode(&self, protocol: Protocol, to: &mut Output) {
+    /// Writes one line or string; of a collection its head, and returns its elements.
+    fn encode(self, protocol: Protocol, to: &mut Output) -> Vec<Reply> {
         match self {
             Reply::Simple(s) => to.small(|b| line(b, b'+', s.as_bytes())),
             Reply::Error(s) => to.small(|b| line(b, b'-', s.replace(['\r', '\n'], " ").as_bytes())),
             Reply::Integer(n) => to.small(|b| line(b, b':', n.to_string().as_bytes())),
-            Reply::Bulk(v) => bulk(to, v),
+            Reply::Bulk(v) => bulk(to, &v),
             Reply::Null if protocol == Protocol::Resp2 => to.small(|b| b.put_slice(b"$-1\r\n")),
             Reply::NullArray if protocol == Protocol::Resp2 => to.small(|b| b.put_slice(b"*-1\r\n")),
             Reply::Null | Reply::NullArray => to.small(|b| b.put_slice(b"_\r\n")),
             Reply::Array(all) => {
                 to.small(|b| head(b, b'*', all.len()));
-                all.iter().for_each(|r| r.encode(protocol, to));
+                return all;
             }
             Reply::Map(all) => {
                 let (kind, n) = if protocol == Protocol::Resp2 { (b'*', 2 * all.len()) } else { (b'%', all.len()) };
                 to.small(|b| head(b, kind, n));
-                for (k, v) in all {
-                    k.encode(protocol, to);
-                    v.encode(protocol, to);
-                }
+                return all.into_iter().flat_map(|(k, v)| [k, v]).collect();
             }
-            Reply::Text(s) if protocol == Protocol::Resp2 => bulk(to, &Bytes::copy_from_slice(s.as_bytes())),
+            Reply::Text(s) if protocol == Protocol::Resp2 => bulk(to, &Bytes::from(s)),
             Reply::Text(s) => {
                 to.small(|b| {
                     head(b, b'=', s.len() + 4);
                     b.put_slice(b"txt:");
                 });
-                to.payload(Bytes::copy_from_slice(s.as_bytes()));
+                to.payload(Bytes::from(s));
                 to.small(|b| b.put_slice(b"\r\n"));
+            }
+        }
+        Vec::new()
+    }
+}
+
+/// A reply that is written piece by piece: its values are shared with one another until they are copied to the output.
+#[derive(Debug)]
+pub struct Writer {
+    protocol: Protocol,
+    /// The reply, before its first piece.
+    first: Option<Reply>,
+    /// Elements that follow, of the innermost collection last.
+    rest: Vec<vec::IntoIter<Reply>>,
+    /// Bytes of all that follows.
+    left: usize,
+    written: usize,
+}
+
+impl Writer {
+    pub fn new(reply: Reply, protocol: Protocol) -> Writer {
+        Writer { protocol, left: reply.bytes(), first: Some(reply), rest: Vec::new(), written: 0 }
+    }
+    /// About the memory of what is not written yet, if no value was shared.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+    pub fn written(&self) -> usize {
+        self.written
+    }
+    /// Writes until the output has `most` bytes, an element more at most. Whether that was all.
+    pub fn write(&mut self, to: &mut Output, most: usize) -> bool {
+        loop {
+            while self.rest.last().is_some_and(|all| all.len() == 0) {
+                self.rest.pop();
+            }
+            if self.first.is_none() && self.rest.is_empty() {
+                return true;
+            }
+            if to.len() >= most {
+                return false;
+            }
+            let Some(next) = self.first.take().or_else(|| self.rest.last_mut()?.next()) else { return true };
+            let (bytes, before) = (next.own_bytes(), to.len());
+            let inside = next.encode(self.protocol, to);
+            self.left = self.left.saturating_sub(bytes);
+            self.written += to.len() - before;
+            if !inside.is_empty() {
+                self.rest.push(inside.into_iter());
             }
         }
     }
@@ -121,9 +177,15 @@ mod tests {
 
     fn encoded(r: &Reply, protocol: Protocol) -> String {
         let mut out = Output::default();
-        r.encode(protocol, &mut out);
-        let all: Vec<u8> = out.chunks().flat_map(|c| c.iter().copied()).collect();
-        assert_eq!(all.len(), out.len());
+        let (mut writer, mut all, mut done) = (Writer::new(r.clone(), protocol), Vec::new(), false);
+        while !done {
+            done = writer.write(&mut out, 1);
+            let piece: Vec<u8> = out.chunks().flat_map(|c| c.iter().copied()).collect();
+            assert_eq!(piece.len(), out.len());
+            out.advance(piece.len());
+            all.extend(piece);
+        }
+        assert_eq!((writer.left(), writer.written()), (0, all.len()));
         String::from_utf8(all).expect("text")
     }
 

@@ -4,6 +4,9 @@ use bytes::Bytes;
 
 use super::reply::Reply;
 
+/// Most names in COMMAND INFO and COMMAND DOCS: their replies are made without a grant of memory.
+pub const NAMES_MAX: usize = 256;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
     /// In lower case.
@@ -146,6 +149,9 @@ pub fn command(args: &[Bytes]) -> Option<Reply> {
     Some(match sub.as_str() {
         "count" if rest.is_empty() => Reply::Integer(COMMANDS.len() as i64),
         "list" if rest.is_empty() => Reply::Array(COMMANDS.iter().map(|c| Reply::bulk(c.name)).collect()),
+        "info" | "docs" if rest.len() > NAMES_MAX => {
+            Reply::err(format!("{} names in COMMAND {}: at most {NAMES_MAX}", rest.len(), sub.to_ascii_uppercase()))
+        }
         "info" if rest.is_empty() => Reply::Array(COMMANDS.iter().map(Info::entry).collect()),
         "info" => Reply::Array(rest.iter().map(|n| find(&name(n)).map_or(Reply::NullArray, Info::entry)).collect()),
         "docs" => {

@@ -33,12 +33,14 @@ pub enum Whole {
     FlushAll {
         cursor: u64,
         deleting: usize,
+        /// Of the keys of the page.
+        bytes: usize,
         error: Option<Reply>,
     },
 }
 
-fn page(cursor: u64, limit: u32, room: usize) -> Ask {
-    Ask::new(0, Op::Scan { cursor, limit }, room)
+fn page(cursor: u64, limit: u32) -> Ask {
+    Ask::new(0, Op::Scan { cursor, limit }, PAGE_BYTES)
 }
 
 impl Whole {
@@ -46,14 +48,21 @@ impl Whole {
         Whole::Keys { pattern, found: Vec::new(), bytes: 0 }
     }
     pub fn flush_all() -> Whole {
-        Whole::FlushAll { cursor: 0, deleting: 0, error: None }
+        Whole::FlushAll { cursor: 0, deleting: 0, bytes: 0, error: None }
     }
     pub fn begin(&self, asks: &mut Asks) {
         asks.push(match self {
-            Whole::Scan { cursor, limit, .. } => page(*cursor, *limit, PAGE_BYTES),
-            Whole::Keys { .. } | Whole::FlushAll { .. } => page(0, SCAN_MAX, PAGE_BYTES),
+            Whole::Scan { cursor, limit, .. } => page(*cursor, *limit),
+            Whole::Keys { .. } | Whole::FlushAll { .. } => page(0, SCAN_MAX),
             Whole::DbSize | Whole::Info(_) => Ask::new(0, Op::Count, 0),
         });
+    }
+    /// Memory of the keys that it keeps.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Whole::Keys { bytes, .. } | Whole::FlushAll { bytes, .. } => *bytes,
+            Whole::Scan { .. } | Whole::DbSize | Whole::Info(_) => 0,
+        }
     }
     pub fn answer(&mut self, answer: Answer, asks: &mut Asks) -> Option<Reply> {
         if let Whole::FlushAll { .. } = self {
@@ -71,7 +80,6 @@ impl Whole {
             }
             (Whole::Keys { pattern, found, bytes }, kv::Reply::Page { keys, cursor }) => {
                 let more = keys.into_iter().filter(|k| glob::matches(pattern, k));
-                let before = *bytes;
                 for k in more {
                     *bytes += k.len() + KEY_COST;
                     found.push(k);
@@ -83,7 +91,7 @@ impl Whole {
                     return Some(Reply::err(text));
                 }
                 if cursor != 0 {
-                    asks.push(page(cursor, SCAN_MAX, *bytes - before));
+                    asks.push(page(cursor, SCAN_MAX));
                     return None;
                 }
                 Some(Reply::Array(std::mem::take(found).into_iter().map(Reply::Bulk).collect()))
@@ -97,10 +105,11 @@ impl Whole {
     }
     /// Deletes page by page. It goes on behind a failure, and reports it at the end.
     fn flushed(&mut self, answer: Answer, asks: &mut Asks) -> Option<Reply> {
-        let Whole::FlushAll { cursor, deleting, error } = self else { return None };
+        let Whole::FlushAll { cursor, deleting, bytes, error } = self else { return None };
         match answer {
             Ok(kv::Reply::Page { keys, cursor: next }) => {
                 (*cursor, *deleting) = (next, keys.len());
+                *bytes = keys.iter().map(|k| k.len() + KEY_COST).sum();
                 let all = Condition::Always;
                 asks.extend(keys.into_iter().map(|key| {
                     let op = Op::Put { key, condition: all, change: Change::Delete };
@@ -118,7 +127,7 @@ impl Whole {
         match *deleting {
             0 if *cursor == 0 => Some(error.take().unwrap_or(Reply::OK)),
             0 => {
-                asks.push(page(*cursor, SCAN_MAX, 0));
+                asks.push(page(*cursor, SCAN_MAX));
                 None
             }
             _ => None,

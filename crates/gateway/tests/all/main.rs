@@ -8,6 +8,7 @@ mod handshake;
 mod http;
 mod key_map;
 mod keyspaces;
+mod memory;
 mod resp;
 mod split;
 mod tls;

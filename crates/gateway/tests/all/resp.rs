@@ -72,7 +72,7 @@ impl Client {
     }
 }
 
-fn array(args: &[&[u8]]) -> Vec<u8> {
+pub fn array(args: &[&[u8]]) -> Vec<u8> {
     let mut b = format!("*{}\r\n", args.len()).into_bytes();
     for a in args {
         b.extend(format!("${}\r\n", a.len()).as_bytes());
