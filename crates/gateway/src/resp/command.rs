@@ -1,6 +1,7 @@
 //! Commands on keys: parsed from arguments. [`super::strings`] carries them out.
 
 use bytes::Bytes;
+use rackweave_core::kv::Expires;
 
 use super::parse::integer;
 
@@ -11,6 +12,16 @@ pub enum When {
     In(i64),
     /// Milliseconds since 1970.
     At(i64),
+}
+
+impl When {
+    /// The expiry of a value, if the time has not passed.
+    pub fn expires(self) -> Expires {
+        match self {
+            When::In(ms) => Expires::In(ms as u64),
+            When::At(ms) => Expires::At(ms as u64),
+        }
+    }
 }
 
 /// What SET does with the expiry.

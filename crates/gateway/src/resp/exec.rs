@@ -15,7 +15,7 @@ use rackweave_core::kv::{self, Change, Condition, Expires, Op, Verdict, Version}
 use rackweave_core::request;
 
 use super::KEYS_TOGETHER_MAX;
-use super::command::{Action, Expiry, KeyCommand, Only, SetReply, When};
+use super::command::{Action, Expiry, KeyCommand, Only, SetReply};
 use super::reply::Reply;
 use super::strings::View;
 
@@ -134,8 +134,7 @@ fn plan(c: &KeyCommand) -> Plan {
 
 fn expires(e: Expiry) -> Expires {
     match e {
-        Expiry::To(When::In(ms)) => Expires::In(ms as u64),
-        Expiry::To(When::At(ms)) => Expires::At(ms as u64),
+        Expiry::To(when) => when.expires(),
         Expiry::Clear | Expiry::Keep => Expires::Never,
     }
 }
@@ -271,15 +270,13 @@ impl Transaction {
     pub fn new(queue: Vec<Queued>, watched: Watched) -> Transaction {
         Transaction { queue, watched, gets: Gets::default(), replies: None, retries: 0 }
     }
-    /// Sets alone need no old values, unless they count from the current time.
+    /// Sets alone need no old values.
     fn is_blind(&self) -> bool {
-        let timed = |e: &Expiry| matches!(e, Expiry::To(When::In(_)));
-        self.watched.is_empty()
-            && self.queue.iter().all(|q| match q {
-                Queued::Ready(_) => true,
-                Queued::Key(c) if plan(c) != Plan::Set(Condition::Always) => false,
-                Queued::Key(c) => !matches!(&c.action, Action::Set { expiry, .. } if timed(expiry)),
-            })
+        let sets = |q: &Queued| match q {
+            Queued::Ready(_) => true,
+            Queued::Key(c) => plan(c) == Plan::Set(Condition::Always),
+        };
+        self.watched.is_empty() && self.queue.iter().all(sets)
     }
     fn begin(&mut self, asks: &mut Asks) -> Option<Reply> {
         let mut keys: BTreeSet<Bytes> = self.watched.iter().map(|(k, _)| k.clone()).collect();

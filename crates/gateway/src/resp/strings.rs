@@ -10,35 +10,49 @@ use super::float;
 use super::parse::{ARG_MAX, integer};
 use super::reply::Reply;
 
-/// A value and the time in milliseconds since 1970 at which it expires.
+/// A value. A span of a command stays one: the server that carries out the change counts from its own clock, which may differ
+/// from the clock of the one that answered the get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Item {
     value: Bytes,
-    expires: Option<u64>,
+    expires: Expires,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
     /// `false`: a command has set it without reading it.
     read: bool,
+    /// Milliseconds since 1970, by the clock of the server that answered.
+    now: u64,
     found: Option<Found>,
     item: Option<Item>,
     changed: bool,
 }
 
+impl Entry {
+    /// When a value of it expires, by the clock of [`Entry::now`].
+    fn at(&self, expires: Expires) -> Option<i64> {
+        let at = match expires {
+            Expires::Never => return None,
+            Expires::At(ms) => ms,
+            Expires::In(ms) => self.now.saturating_add(ms),
+        };
+        Some(i64::try_from(at).unwrap_or(i64::MAX))
+    }
+}
+
 /// Values that were read, and what commands have made of them.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    now: u64,
     entries: BTreeMap<Bytes, Entry>,
 }
 
 impl View {
-    /// A key was read, at this time.
+    /// A key was read, at this time of the server that answered.
     pub fn insert(&mut self, key: Bytes, found: Option<Found>, now: u64) {
-        self.now = self.now.max(now);
-        let item = found.as_ref().map(|f| Item { value: f.value.clone(), expires: f.expires });
-        self.entries.insert(key, Entry { read: true, found, item, changed: false });
+        let expires = |f: &Found| f.expires.map_or(Expires::Never, Expires::At);
+        let item = found.as_ref().map(|f| Item { value: f.value.clone(), expires: expires(f) });
+        self.entries.insert(key, Entry { read: true, now, found, item, changed: false });
     }
     pub fn found(&self, key: &Bytes) -> Option<&Found> {
         self.entries.get(key).and_then(|e| e.found.as_ref())
@@ -50,7 +64,7 @@ impl View {
     }
     pub fn changes(&self) -> Vec<(Bytes, Change)> {
         let of = |e: &Entry| match &e.item {
-            Some(i) => Change::Set { value: i.value.clone(), expires: i.expires.map_or(Expires::Never, Expires::At) },
+            Some(i) => Change::Set { value: i.value.clone(), expires: i.expires },
             None => Change::Delete,
         };
         // A key that was absent, and is again, needs no deletion.
@@ -59,32 +73,31 @@ impl View {
     }
 
     fn item(&self, key: &Bytes) -> Option<&Item> {
-        self.entries.get(key).and_then(|e| e.item.as_ref()).filter(|i| i.expires.is_none_or(|at| at > self.now))
+        let e = self.entries.get(key)?;
+        e.item.as_ref().filter(|i| e.at(i.expires).is_none_or(|at| at > e.now as i64))
     }
     fn value(&self, key: &Bytes) -> Option<&Bytes> {
         self.item(key).map(|i| &i.value)
     }
+    fn expires(&self, key: &Bytes) -> Expires {
+        self.item(key).map_or(Expires::Never, |i| i.expires)
+    }
     fn put(&mut self, key: &Bytes, item: Option<Item>) {
-        let entry = Entry { read: false, found: None, item: None, changed: false };
+        let entry = Entry { read: false, now: 0, found: None, item: None, changed: false };
         let e = self.entries.entry(key.clone()).or_insert(entry);
         (e.item, e.changed) = (item, true);
     }
-    fn set(&mut self, key: &Bytes, value: Bytes, expires: Option<u64>) {
+    fn set(&mut self, key: &Bytes, value: Bytes, expires: Expires) {
         self.put(key, Some(Item { value, expires }));
     }
-    fn at(&self, when: When) -> i64 {
-        match when {
-            When::In(ms) => (self.now as i64).saturating_add(ms),
-            When::At(ms) => ms,
-        }
-    }
     /// Changes the expiry of a key that has a value. A time that has passed deletes it.
-    fn expire(&mut self, key: &Bytes, at: i64) {
-        let Some(item) = self.item(key).cloned() else { return };
-        if at <= self.now as i64 {
-            return self.put(key, None);
-        }
-        self.put(key, Some(Item { expires: Some(at as u64), ..item }));
+    fn expire(&mut self, key: &Bytes, when: When) {
+        let Some((item, now)) = self.item(key).cloned().zip(self.entries.get(key).map(|e| e.now)) else { return };
+        let passed = match when {
+            When::In(ms) => ms <= 0,
+            When::At(ms) => ms <= now as i64,
+        };
+        self.put(key, Some(Item { expires: when.expires(), ..item }).filter(|_| !passed));
     }
 
     /// Carries out a command whose keys were all read.
@@ -96,7 +109,7 @@ impl View {
             Action::MGet => Reply::Array(c.keys.iter().map(|k| bulk(self.value(k))).collect()),
             Action::Set { value, only, expiry, reply } => self.apply_set(key, value, (*only, *expiry, *reply)),
             Action::MSet(values) => {
-                c.keys.iter().zip(values).for_each(|(k, v)| self.set(k, v.clone(), None));
+                c.keys.iter().zip(values).for_each(|(k, v)| self.set(k, v.clone(), Expires::Never));
                 Reply::OK
             }
             Action::GetDel => {
@@ -115,10 +128,10 @@ impl View {
             Action::Expire { when, only } => self.apply_expire(key, *when, *only),
             Action::Ttl(form) => self.ttl(key, *form),
             Action::Persist => {
-                let Some(item) = self.item(key).filter(|i| i.expires.is_some()).cloned() else {
+                let Some(item) = self.item(key).filter(|i| i.expires != Expires::Never).cloned() else {
                     return Reply::Integer(0);
                 };
-                self.set(key, item.value, None);
+                self.set(key, item.value, Expires::Never);
                 Reply::Integer(1)
             }
             Action::Type => Reply::Simple(if self.item(key).is_some() { "string" } else { "none" }),
@@ -141,9 +154,9 @@ impl View {
         };
         if !fails {
             let expires = match expiry {
-                Expiry::Clear => None,
-                Expiry::Keep => old.as_ref().and_then(|i| i.expires),
-                Expiry::To(when) => Some(self.at(when) as u64),
+                Expiry::Clear => Expires::Never,
+                Expiry::Keep => old.as_ref().map_or(Expires::Never, |i| i.expires),
+                Expiry::To(when) => when.expires(),
             };
             self.set(key, value.clone(), expires);
         }
@@ -158,8 +171,8 @@ impl View {
         let Some(item) = self.item(key).cloned() else { return Reply::Null };
         match expiry {
             Some(Err(e)) => return Reply::err(e),
-            Some(Ok(Expiry::To(when))) => self.expire(key, self.at(*when)),
-            Some(Ok(Expiry::Clear)) if item.expires.is_some() => self.set(key, item.value.clone(), None),
+            Some(Ok(Expiry::To(when))) => self.expire(key, *when),
+            Some(Ok(Expiry::Clear)) if item.expires != Expires::Never => self.set(key, item.value.clone(), Expires::Never),
             _ => {}
         }
         Reply::Bulk(item.value)
@@ -171,7 +184,7 @@ impl View {
             Some(None) => return Reply::err(NOT_INTEGER),
         };
         let Some(new) = old.checked_add(n) else { return Reply::err("increment or decrement would overflow") };
-        let expires = self.item(key).and_then(|i| i.expires);
+        let expires = self.expires(key);
         self.set(key, new.to_string().into(), expires);
         Reply::Integer(new)
     }
@@ -180,7 +193,7 @@ impl View {
         match float::sum(old, n) {
             Err(e) => Reply::err(e),
             Ok(sum) => {
-                let expires = self.item(key).and_then(|i| i.expires);
+                let expires = self.expires(key);
                 let sum = Bytes::from(sum);
                 self.set(key, sum.clone(), expires);
                 Reply::Bulk(sum)
@@ -189,7 +202,7 @@ impl View {
     }
     fn append(&mut self, key: &Bytes, tail: &Bytes) -> Reply {
         let old = self.item(key).cloned();
-        let (head, expires) = old.map_or((Bytes::new(), None), |i| (i.value, i.expires));
+        let (head, expires) = old.map_or((Bytes::new(), Expires::Never), |i| (i.value, i.expires));
         let len = head.len() + tail.len();
         if len > ARG_MAX {
             return Reply::err(format!("a value of {len} bytes: at most {ARG_MAX}"));
@@ -198,28 +211,32 @@ impl View {
         Reply::Integer(len as i64)
     }
     fn apply_expire(&mut self, key: &Bytes, when: When, only: ExpireIf) -> Reply {
-        let Some(item) = self.item(key) else { return Reply::Integer(0) };
-        let (old, at) = (item.expires.map(|at| at as i64), self.at(when));
+        let (Some(item), Some(e)) = (self.item(key), self.entries.get(key)) else { return Reply::Integer(0) };
+        let at = match when {
+            When::In(ms) => (e.now as i64).saturating_add(ms),
+            When::At(ms) => ms,
+        };
+        let old = e.at(item.expires);
         // A value without an expiry counts as one that expires last.
         let refused = only.none && old.is_some()
             || only.some && old.is_none()
             || only.later && old.is_none_or(|old| at <= old)
             || only.earlier && old.is_some_and(|old| at >= old);
         if !refused {
-            self.expire(key, at);
+            self.expire(key, when);
         }
         Reply::Integer(i64::from(!refused))
     }
     fn ttl(&self, key: &Bytes, form: TtlForm) -> Reply {
-        let Some(item) = self.item(key) else { return Reply::Integer(-2) };
-        let Some(at) = item.expires else { return Reply::Integer(-1) };
-        let left = at.saturating_sub(self.now);
+        let (Some(item), Some(e)) = (self.item(key), self.entries.get(key)) else { return Reply::Integer(-2) };
+        let Some(at) = e.at(item.expires) else { return Reply::Integer(-1) };
+        let left = at.saturating_sub(e.now as i64);
         Reply::Integer(match form {
-            TtlForm::Seconds => (left + 500) / 1000,
+            TtlForm::Seconds => left.saturating_add(500) / 1000,
             TtlForm::Millis => left,
             TtlForm::AtSeconds => at / 1000,
             TtlForm::AtMillis => at,
-        } as i64)
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sessions of every protocol, byte by byte.
 
 mod client;
+mod clocks;
 mod commands;
 mod control;
 mod fuzz;
