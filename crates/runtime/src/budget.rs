@@ -257,7 +257,7 @@ mod tests {
             self.c.all[i] = (Account::default(), 0);
             self.waiting.retain(|(j, _)| *j != i);
         }
-        /// As the event loop does once a second.
+        /// As the event loop does once a second, if each connection waits for its client. `connection_tests.rs` has real sessions.
         fn sweep(&mut self) -> Result<(), String> {
             if self.c.budget.waiting() > 0 {
                 let now = self.c.now;

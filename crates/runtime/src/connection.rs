@@ -253,6 +253,10 @@ impl Connection {
 }
 
 #[cfg(test)]
+#[path = "connection_tests.rs"]
+mod shared_memory;
+
+#[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
 

@@ -471,8 +471,10 @@ impl Gateway for Session {
         let next = || self.next.as_ref().map(|c| self.held() + c.weight).filter(|n| *n > self.limit);
         waits.or_else(next).or(self.parser_needs).filter(|n| *n <= BYTES_MAX)
     }
+    /// Also with nothing under way, while it keeps a transaction, or waits for memory that others like it may hold.
     fn waits_for_client(&self) -> bool {
-        self.output.len() > 0 || self.parser.is_inside()
+        let idle = self.under_way == 0 && (self.queued() > 0 || self.needs().is_some());
+        idle || self.output.len() > 0 || self.parser.is_inside()
     }
     fn is_client(&self) -> bool {
         true

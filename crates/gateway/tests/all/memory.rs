@@ -123,3 +123,26 @@ fn commands_about_all_keys_of_many() {
         assert!(said.starts_with(reply.as_bytes()), "{command}: {}", said[..said.len().min(200)].escape_ascii());
     }
 }
+
+/// A driver closes such a session if others wait for its memory.
+#[test]
+fn a_session_that_does_nothing_with_its_memory_waits_for_its_client() {
+    let mut c = with((0..5).map(|i| (format!("k{i}"), MIB)));
+    assert!(!c.session.waits_for_client());
+    for (begin, end) in [("MULTI", "DISCARD"), ("WATCH k0", "UNWATCH")] {
+        c.say(begin);
+        c.say("PING");
+        assert!(c.session.held() > 0 && c.session.waits_for_client(), "{begin}");
+        c.say(end);
+        assert!(c.session.held() == 0 && !c.session.waits_for_client(), "{end}");
+    }
+    c.session.set_limit(3 * MIB);
+    c.send(b"MGET k0 k1 k2 k3 k4\r\n");
+    c.take();
+    while !c.asked.is_empty() {
+        assert!(!c.session.waits_for_client(), "it waits for the rack");
+        c.answer(0);
+        c.take();
+    }
+    assert!(c.session.needs().is_some() && c.session.held() > 2 * MIB && c.session.waits_for_client());
+}
