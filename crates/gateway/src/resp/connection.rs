@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::command::{NOT_INTEGER, SYNTAX, shown};
+use super::glob::PATTERN_MAX;
 use super::info::{REDIS_VERSION, config_get};
 use super::parse::integer;
 use super::reply::{Protocol, Reply};
@@ -20,6 +21,11 @@ fn arity(command: &str) -> Reply {
 fn unknown_sub(command: &str, sub: &Bytes) -> Reply {
     Reply::err(format!("unknown subcommand '{}'. Try {} HELP.", shown(sub), command.to_ascii_uppercase()))
 }
+/// The error of a pattern that takes too long to match.
+pub fn too_long(pattern: &Bytes) -> Option<Reply> {
+    let len = pattern.len();
+    (len > PATTERN_MAX).then(|| Reply::err(format!("a pattern of {len} bytes: at most {PATTERN_MAX}")))
+}
 
 /// A reply without effect on the connection; `None`: the command is another one.
 pub fn plain(name: &str, args: &[Bytes], settings: &Settings) -> Option<Reply> {
@@ -33,7 +39,8 @@ pub fn plain(name: &str, args: &[Bytes], settings: &Settings) -> Option<Reply> {
         "command" => table::command(args).unwrap_or_else(|| unknown_sub("command", &args[1])),
         "config" => match args {
             [_, sub, patterns @ ..] if is(sub, "GET") && !patterns.is_empty() => {
-                config_get(patterns, settings.keyspaces)
+                let too_long = patterns.iter().find_map(too_long);
+                too_long.unwrap_or_else(|| config_get(patterns, settings.keyspaces))
             }
             [_, sub] if is(sub, "GET") => arity("config|get"),
             _ => unknown_sub("config", &args[1]),

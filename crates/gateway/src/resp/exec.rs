@@ -202,7 +202,7 @@ impl KeyTask {
             return None;
         };
         (self.reply, self.left) = (Some(reply), 1);
-        asks.push(put(0, key, condition, change));
+        asks.push(Ask { room: self.gets.view.copied(), ..put(0, key, condition, change) });
         None
     }
     fn changed(&mut self, answer: Answer, asks: &mut Asks) -> Option<Reply> {
@@ -320,7 +320,7 @@ impl Transaction {
             return Some(Reply::Array(replies));
         }
         self.replies = Some(replies);
-        asks.push(Ask::new(0, Op::Batch { conditions, changes }, 0));
+        asks.push(Ask::new(0, Op::Batch { conditions, changes }, self.gets.view.copied()));
         None
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rackweave_core::keyspace::KeyspaceId;
 
-use super::glob;
+use super::glob::Glob;
 use super::parse::ARG_MAX;
 use super::reply::Reply;
 
@@ -55,9 +55,13 @@ const SETTINGS: [(&str, &str); 6] = [
 
 /// `keyspaces`: there are others than the first.
 pub fn config_get(patterns: &[Bytes], keyspaces: bool) -> Reply {
-    let wanted = |name: &str| patterns.iter().any(|p| glob::matches(&p.to_ascii_lowercase(), name.as_bytes()));
     let (databases, longest) = (if keyspaces { KeyspaceId::MAX } else { 1 }.to_string(), ARG_MAX.to_string());
     let computed = [("databases", &*databases), ("proto-max-bulk-len", &*longest)];
-    let all = SETTINGS.into_iter().chain(computed).filter(|s| wanted(s.0));
-    Reply::Map(all.map(|(k, v)| (Reply::bulk(k), Reply::bulk(v.to_string()))).collect())
+    let mut all: Vec<_> = SETTINGS.into_iter().chain(computed).map(|s| (s, false)).collect();
+    for p in patterns {
+        let pattern = Glob::new(&p.to_ascii_lowercase());
+        all.iter_mut().for_each(|((name, _), wanted)| *wanted |= pattern.matches(name.as_bytes()));
+    }
+    let wanted = all.into_iter().filter_map(|(s, wanted)| wanted.then_some(s));
+    Reply::Map(wanted.map(|(k, v)| (Reply::bulk(k), Reply::bulk(v.to_string()))).collect())
 }

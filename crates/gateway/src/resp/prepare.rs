@@ -141,7 +141,10 @@ impl Session {
                 Ok(scan) => Prepared::alone(Task::Whole(scan), 0),
                 Err(reply) => Prepared::reply(reply),
             },
-            "keys" => Prepared::alone(Task::Whole(Whole::keys(args[1].clone())), args[1].len()),
+            "keys" => match connection::too_long(&args[1]) {
+                None => Prepared::alone(Task::Whole(Whole::keys(args[1].clone())), args[1].len()),
+                Some(reply) => Prepared::reply(reply),
+            },
             "dbsize" => Prepared::alone(Task::Whole(Whole::DbSize), 0),
             "info" => {
                 let of = (self.settings.facts.clone(), args[1..].to_vec(), self.selected.number());
@@ -218,6 +221,7 @@ fn scan(args: &[Bytes]) -> Result<Whole, Reply> {
             }
             limit = n.min(i64::from(SCAN_MAX)) as u32;
         } else if option.eq_ignore_ascii_case(b"MATCH") {
+            connection::too_long(value).map_or(Ok(()), Err)?;
             pattern = Some(value.clone());
         } else if option.eq_ignore_ascii_case(b"TYPE") {
             // All values are strings.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use rackweave_core::kv::{Change, Condition, Expires, Found};
 
 use super::command::{Action, ExpireIf, Expiry, KeyCommand, NOT_INTEGER, Only, Parsed, SetReply, TtlForm, When};
@@ -45,7 +45,12 @@ impl Entry {
 #[derive(Clone, Debug, Default)]
 pub struct View {
     entries: BTreeMap<Bytes, Entry>,
+    /// Bytes of values that commands have made.
+    copied: usize,
 }
+
+/// Most bytes that APPEND copies in a transaction: the longest value and as much again.
+const COPIED_MAX: usize = 2 * ARG_MAX;
 
 impl View {
     /// A key was read, at this time of the server that answered.
@@ -53,6 +58,9 @@ impl View {
         let expires = |f: &Found| f.expires.map_or(Expires::Never, Expires::At);
         let item = found.as_ref().map(|f| Item { value: f.value.clone(), expires: expires(f) });
         self.entries.insert(key, Entry { read: true, now, found, item, changed: false });
+    }
+    pub fn copied(&self) -> usize {
+        self.copied
     }
     pub fn found(&self, key: &Bytes) -> Option<&Found> {
         self.entries.get(key).and_then(|e| e.found.as_ref())
@@ -172,7 +180,9 @@ impl View {
         match expiry {
             Some(Err(e)) => return Reply::err(e),
             Some(Ok(Expiry::To(when))) => self.expire(key, *when),
-            Some(Ok(Expiry::Clear)) if item.expires != Expires::Never => self.set(key, item.value.clone(), Expires::Never),
+            Some(Ok(Expiry::Clear)) if item.expires != Expires::Never => {
+                self.set(key, item.value.clone(), Expires::Never)
+            }
             _ => {}
         }
         Reply::Bulk(item.value)
@@ -200,14 +210,25 @@ impl View {
             }
         }
     }
+    /// In place, unless a reply or the storage has the value too: a transaction may append to a long one many times.
     fn append(&mut self, key: &Bytes, tail: &Bytes) -> Reply {
-        let old = self.item(key).cloned();
-        let (head, expires) = old.map_or((Bytes::new(), Expires::Never), |i| (i.value, i.expires));
-        let len = head.len() + tail.len();
+        let old = self.value(key);
+        let len = old.map_or(0, Bytes::len) + tail.len();
         if len > ARG_MAX {
             return Reply::err(format!("a value of {len} bytes: at most {ARG_MAX}"));
         }
-        self.set(key, [&head[..], tail].concat().into(), expires);
+        let there = old.is_some();
+        let copied = self.copied + if old.is_some_and(Bytes::is_unique) { tail.len() } else { len };
+        if copied > COPIED_MAX {
+            return Reply::err(format!("APPEND copies {copied} bytes in a transaction: at most {COPIED_MAX}"));
+        }
+        self.copied = copied;
+        let expires = self.expires(key);
+        let old = self.entries.get_mut(key).and_then(|e| e.item.take()).filter(|_| there);
+        let old = old.map_or(Bytes::new(), |i| i.value);
+        let mut value = old.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        value.extend_from_slice(tail);
+        self.set(key, value.freeze(), expires);
         Reply::Integer(len as i64)
     }
     fn apply_expire(&mut self, key: &Bytes, when: When, only: ExpireIf) -> Reply {
@@ -253,4 +274,32 @@ fn range(value: Option<&Bytes>, first: i64, last: i64) -> Reply {
         return Reply::Bulk(Bytes::new());
     }
     Reply::Bulk(v.slice(first as usize..=last as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::kv::Version;
+
+    use super::*;
+
+    #[test]
+    fn appending_many_times_copies_a_long_value_once() {
+        let command = |action| KeyCommand { keys: vec![Bytes::from_static(b"k")], action };
+        let (append, get) = (command(Action::Append("tail".into())), command(Action::Get));
+        const LEN: usize = ARG_MAX / 2;
+        let mut view = View::default();
+        let found = Found { value: vec![b'v'; LEN].into(), version: Version::default(), expires: None };
+        view.insert("k".into(), Some(found), 1);
+        for n in 1..=7000 {
+            assert_eq!(view.apply(&append), Reply::Integer((LEN + 4 * n) as i64));
+        }
+        assert_eq!(view.copied(), LEN + 4 * 7000);
+        let Reply::Bulk(value) = view.apply(&get) else { panic!("no value") };
+        assert!(value[..LEN].iter().all(|b| *b == b'v') && value[LEN..].chunks(4).all(|c| c == b"tail"));
+        // Each reply keeps a value of its own.
+        let all: Vec<Reply> = (0..9).flat_map(|_| [view.apply(&append), view.apply(&get)]).collect();
+        let refused: Vec<&Reply> = all.iter().filter(|r| r.is_error()).collect();
+        assert!(view.copied() <= COPIED_MAX && refused.len() == 7, "{} {}", view.copied(), refused.len());
+        assert!(matches!(refused[0], Reply::Error(e) if e.ends_with("in a transaction: at most 16777216")));
+    }
 }

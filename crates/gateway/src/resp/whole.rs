@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rackweave_core::kv::{self, Change, Condition, Op, SCAN_MAX};
 
 use super::exec::{Answer, Ask, Asks, failure, wrong_answer};
-use super::glob;
+use super::glob::Glob;
 use super::info::Facts;
 use super::reply::Reply;
 
@@ -74,12 +74,14 @@ impl Whole {
         };
         match (self, answer) {
             (Whole::Scan { pattern, none, .. }, kv::Reply::Page { keys, cursor }) => {
-                let wanted = |k: &Bytes| !*none && pattern.as_ref().is_none_or(|p| glob::matches(p, k));
+                let pattern = pattern.as_ref().map(|p| Glob::new(p));
+                let wanted = |k: &Bytes| !*none && pattern.as_ref().is_none_or(|p| p.matches(k));
                 let keys = keys.into_iter().filter(wanted).map(Reply::Bulk).collect();
                 Some(Reply::Array(vec![Reply::bulk(cursor.to_string()), Reply::Array(keys)]))
             }
             (Whole::Keys { pattern, found, bytes }, kv::Reply::Page { keys, cursor }) => {
-                let more = keys.into_iter().filter(|k| glob::matches(pattern, k));
+                let pattern = Glob::new(pattern);
+                let more = keys.into_iter().filter(|k| pattern.matches(k));
                 for k in more {
                     *bytes += k.len() + KEY_COST;
                     found.push(k);

@@ -5,6 +5,7 @@ use rackweave_core::kv::{Found, Op, Reply, Version};
 use rackweave_core::request;
 use rackweave_gateway::Gateway;
 use rackweave_gateway::resp::BYTES_MAX;
+use rackweave_gateway::resp::glob::PATTERN_MAX;
 use rackweave_gateway::resp::table::NAMES_MAX;
 
 use crate::resp::{Client, array};
@@ -145,4 +146,16 @@ fn a_session_that_does_nothing_with_its_memory_waits_for_its_client() {
         c.take();
     }
     assert!(c.session.needs().is_some() && c.session.held() > 2 * MIB && c.session.waits_for_client());
+}
+
+/// Whoever matches a page of keys occupies the event loop.
+#[test]
+fn patterns_are_bounded() {
+    let mut c = Client::new();
+    let long = "a".repeat(PATTERN_MAX + 1);
+    let error = "-ERR a pattern of 4097 bytes: at most 4096";
+    for command in ["KEYS", "SCAN 0 MATCH", "SCAN 0 COUNT 9 MATCH", "CONFIG GET"] {
+        assert_eq!(c.say(&format!("{command} {long}")), error);
+        assert!(!c.say(&format!("{command} {}", &long[1..])).starts_with('-'));
+    }
 }
