@@ -26,6 +26,8 @@ pub enum Reply {
     /// The reply of an EXEC that did nothing.
     NullArray,
     Array(Vec<Reply>),
+    /// An array in RESP2.
+    Set(Vec<Reply>),
     /// An array of keys and values in RESP2.
     Map(Vec<(Reply, Reply)>),
     /// Text for people; a bulk string in RESP2.
@@ -55,7 +57,7 @@ impl Reply {
     pub fn bytes(&self) -> usize {
         self.own_bytes()
             + match self {
-                Reply::Array(all) => all.iter().map(Reply::bytes).sum(),
+                Reply::Array(all) | Reply::Set(all) => all.iter().map(Reply::bytes).sum(),
                 Reply::Map(all) => all.iter().map(|(k, v)| k.bytes() + v.bytes()).sum(),
                 _ => 0,
             }
@@ -82,6 +84,11 @@ impl Reply {
             Reply::Null | Reply::NullArray => to.small(|b| b.put_slice(b"_\r\n")),
             Reply::Array(all) => {
                 to.small(|b| head(b, b'*', all.len()));
+                return all;
+            }
+            Reply::Set(all) => {
+                let kind = if protocol == Protocol::Resp2 { b'*' } else { b'~' };
+                to.small(|b| head(b, kind, all.len()));
                 return all;
             }
             Reply::Map(all) => {

@@ -255,7 +255,7 @@ impl View {
         Reply::Integer(match form {
             TtlForm::Seconds => left.saturating_add(500) / 1000,
             TtlForm::Millis => left,
-            TtlForm::AtSeconds => at / 1000,
+            TtlForm::AtSeconds => at.saturating_add(500) / 1000,
             TtlForm::AtMillis => at,
         })
     }

@@ -103,7 +103,7 @@ impl Info {
         if self.arity < 0 { args >= n } else { args == n }
     }
     fn entry(&self) -> Reply {
-        let words = |text: &str| Reply::Array(text.split(' ').map(Reply::bulk).collect());
+        let words = |text: &str| Reply::Set(text.split(' ').map(Reply::bulk).collect());
         let mut categories: Vec<String> = vec![format!("@{}", self.group)];
         let kinds = [("write", "@write"), ("readonly", "@read"), ("fast", "@fast"), ("admin", "@admin")];
         categories.extend(kinds.iter().filter(|k| self.has(k.0)).map(|k| k.1.into()));

@@ -183,6 +183,10 @@ fn expiry() {
         ("TTL k", ":8"),
         ("EXPIRETIME k", ":1010"),
         ("PEXPIRETIME k", ":1010000"),
+        ("PEXPIREAT k 1010499", ":1"),
+        ("EXPIRETIME k", ":1010"),
+        ("PEXPIREAT k 1010500", ":1"),
+        ("EXPIRETIME k", ":1011"),
         ("EXPIRE k 5 GT", ":0"),
         ("EXPIRE k 50 GT", ":1"),
         ("EXPIRE k 60 LT", ":0"),
@@ -270,7 +274,13 @@ fn keys_and_server() {
     ] {
         assert_eq!(c.say(command), reply, "{command}");
     }
+    let get = |c: &mut Client| c.say("COMMAND INFO get");
+    let entry = |kind| {
+        format!("*1 *10 $3 get :2 {kind}2 $8 readonly $4 fast :1 :1 :1 {kind}3 $7 @string $5 @read $5 @fast *0 *0 *0")
+    };
+    assert_eq!(get(&mut c), entry('*'));
     assert!(c.say("HELLO 3 SETNAME al").starts_with("%7 $6 server $5 redis"));
+    assert_eq!(get(&mut c), entry('~'));
     assert_eq!((c.say("CLIENT GETNAME").as_str(), c.say("GET none").as_str()), ("$2 al", "_"));
     assert_eq!((c.say("RESET").as_str(), c.say("GET none").as_str()), ("+RESET", "$-1"));
     assert!(c.say("INFO").contains("db0:keys=25,expires=0"));
