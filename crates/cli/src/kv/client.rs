@@ -75,6 +75,10 @@ impl Client {
         }
         Ok(client)
     }
+    #[cfg(test)]
+    pub fn over(stream: UnixStream) -> Client {
+        Client { address: "test".into(), stream: BufReader::new(Box::new(stream)) }
+    }
     /// Carries out one command; an error of the rack is an error.
     pub fn call(&mut self, args: &[&[u8]]) -> Result<Value, Error> {
         self.send(args)?;
@@ -141,7 +145,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().expect("pair");
         theirs.write_all(bytes).expect("written");
         drop(theirs);
-        Client { address: "test".into(), stream: BufReader::new(Box::new(ours)) }.answer()
+        Client::over(ours).answer()
     }
 
     #[test]

@@ -130,16 +130,28 @@ fn scan(rack: &mut Client, from: &[u8], limit: usize) -> Result<Found, Failure> 
     let keys: Vec<Vec<u8>> = first.into_keys().collect();
     let mut entries = Vec::new();
     for page in keys[..keys.len().min(limit)].chunks(PAGE) {
-        let command: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(page.iter().map(Vec::as_slice)).collect();
-        let Value::List(values) = rack.call(&command)? else { return Err("MGET: no values".into()) };
-        // A key that was deleted meanwhile has none.
-        let there = page
-            .iter()
-            .zip(values)
-            .filter_map(|(k, v)| if let Value::Text(v) = v { Some((k.clone(), v)) } else { None });
-        entries.extend(there);
+        values(rack, page, &mut entries)?;
     }
     Ok(Found { entries, more: keys.get(limit).cloned() })
+}
+
+/// Reads the values of keys. The rack refuses more bytes at once than a connection may hold: then they are read in halves.
+fn values(rack: &mut Client, keys: &[Vec<u8>], to: &mut Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), Failure> {
+    let command: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(keys.iter().map(Vec::as_slice)).collect();
+    let values = match rack.call(&command) {
+        Ok(Value::List(values)) => values,
+        Ok(_) => return Err("MGET: no values".into()),
+        Err(Error::Refused(_)) if keys.len() > 1 => {
+            let (first, second) = keys.split_at(keys.len() / 2);
+            self::values(rack, first, to)?;
+            return self::values(rack, second, to);
+        }
+        Err(e) => return Err(e.into()),
+    };
+    // A key that was deleted meanwhile has none.
+    let there = |(k, v): (&Vec<u8>, Value)| if let Value::Text(v) = v { Some((k.clone(), v)) } else { None };
+    to.extend(keys.iter().zip(values).filter_map(there));
+    Ok(())
 }
 
 /// `log_set`: of the keyspace's logs; `None`: they are the first's.
@@ -176,4 +188,47 @@ fn info(
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufReader;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Answers MGET with each key as its value, at most three of them at once; the key `gone` has no value.
+    fn serve(stream: &UnixStream) -> Option<()> {
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        loop {
+            let args: usize = lines.next()?.strip_prefix('*')?.parse().ok()?;
+            let args: Vec<String> = (0..args).filter_map(|_| lines.nth(1)).collect();
+            let answer = |key: &String| match key.as_str() {
+                "gone" => "$-1\r\n".into(),
+                key => format!("${}\r\n{key}\r\n", key.len()),
+            };
+            let said = match args.len() - 1 {
+                n if n > 3 => "-ERR the command takes 99 bytes of memory\r\n".into(),
+                _ if args.contains(&"bad".into()) => "-ERR the device failed\r\n".into(),
+                n => format!("*{n}\r\n{}", args[1..].iter().map(answer).collect::<String>()),
+            };
+            (&mut &*stream).write_all(said.as_bytes()).ok()?;
+        }
+    }
+
+    #[test]
+    fn values_that_are_too_long_together_are_read_in_parts() {
+        let (ours, theirs) = UnixStream::pair().expect("pair");
+        let server = std::thread::spawn(move || serve(&theirs));
+        let mut rack = Client::over(ours);
+        let keys = |all: &str| all.split(' ').map(|k| k.as_bytes().to_vec()).collect::<Vec<_>>();
+        let mut found = Vec::new();
+        values(&mut rack, &keys("a b c gone d e f g h i j"), &mut found).expect("read");
+        assert!(found.iter().all(|(k, v)| k == v));
+        assert_eq!(found.into_iter().map(|f| f.0).collect::<Vec<_>>(), keys("a b c d e f g h i j"));
+        let error = values(&mut rack, &keys("a b c d e bad"), &mut Vec::new()).expect_err("no value");
+        assert_eq!(error.to_string(), "ERR the device failed");
+        drop(rack);
+        assert_eq!(server.join().expect("served"), None);
+    }
 }
