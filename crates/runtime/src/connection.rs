@@ -20,6 +20,8 @@ use rackweave_config::READ_BYTES;
 pub const GREETING_MAX: Span = Span::from_secs(10);
 /// A new input buffer is begun when less room than this is left in the current one.
 const READ_BYTES_MIN: usize = 64 << 10;
+/// A client that reads as fast as its session makes output does not occupy the loop for longer than these bytes take.
+const SEND_BYTES_MAX: usize = 4 << 20;
 /// Stride between the ids of a session's pending requests (see [`Request::Rack`]).
 const SLOTS: usize = 256;
 
@@ -217,15 +219,17 @@ impl Connection {
         self.session.reply(Reply::Command(answer));
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as much as the socket takes, up to [`SEND_BYTES_MAX`] and a call's worth.
     pub fn send(&mut self, now: Time) -> io::Result<()> {
         let fd = self.fd.as_raw_fd();
+        let mut total = 0;
         let Some(tls) = &mut self.tls else {
             while self.session.output_len() > 0 {
                 let (sent, all) = send_parts(fd, self.session.output())?;
                 self.session.written(sent);
                 self.account.moved(now, sent);
-                if !all {
+                total += sent;
+                if !all || total >= SEND_BYTES_MAX {
                     break;
                 }
             }
@@ -245,7 +249,8 @@ impl Connection {
             let (sent, all) = send_parts(fd, tls.output())?;
             tls.written(sent);
             self.account.moved(now, sent);
-            if !all {
+            total += sent;
+            if !all || total >= SEND_BYTES_MAX {
                 return Ok(());
             }
         }
