@@ -11,9 +11,9 @@
 //! never overlap, and a copy has what the overlay has, so nothing that was written or trimmed meanwhile is undone. Each epoch looks at all
 //! stripes again: the map says which are copied.
 //!
-//! If an earlier generation's stripe cannot be read as a whole, its blocks are, except those that the overlay has: a block that nobody
-//! has costs no other. While the overlay does not have all of such a block, the stripe stays there. Copied without it, the block would read as
-//! zeroes instead of failing. Moves that fail are repeated at times, and take a part of the slots alone.
+//! If an earlier generation's stripe cannot be read as a whole, its blocks are read, except those that the overlay has. A block that nobody
+//! has then costs no other. The stripe stays in the overlay until that has all of such a block: copied without it, the block would read
+//! as zeroes instead of failing. A move that failed is repeated after a pause, and such moves take a part of the slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ use crate::types::Extent;
 
 /// Most stripes of a segment that move at once.
 const MOVES_MAX: usize = 32;
-/// Most of them that failed before: what a set does not have, or has no room for, holds up no other stripe.
+/// Most of them that failed before: stripes that cannot move hold up no others.
 const REPEATED_MAX: usize = MOVES_MAX / 4;
 /// A move that failed is repeated after this many retry times: one of a lost block fails until all of the block is overwritten.
 const REPEAT_AFTER: u64 = 8;

@@ -1,11 +1,11 @@
 //! Whether a server's store completes what it writes.
 //!
 //! Every batch waits for the stores of all copies, and a new epoch for the report of each server with a lease. A single store that
-//! stands still, because the host's disk is full or hangs, would stop all volumes. Its server therefore sends no heartbeats once no write has
-//! been completed for a lease. Unless one is before the lease ends, the volumes go on without the server, as without one that is lost.
+//! stands still, because the host's disk is full or hangs, would stop all volumes. Its server therefore sends no heartbeats once no
+//! write has been completed for a lease. If none is completed before its own lease ends, an epoch begins without it, as without a lost server.
 //!
-//! A store that is slow and goes on is no reason. One that stood still is trusted again when it completes a write in half a lease. While
-//! nothing else is written, empty writes try it. Otherwise a server whose store takes longer than its lease for each write would come back, and
+//! A slow store that goes on is no reason. A store that stood still is trusted again when it completes a write in half a lease; while
+//! nothing else is written, empty writes try it. A server whose writes always take longer than its lease would otherwise come back, and
 //! stop its volumes until it is left out again.
 
 use rackweave_core::{Span, Time};

@@ -40,7 +40,7 @@ fn write(w: &mut World, first: u64, count: u32) {
     assert!(w.settle(Span::from_secs(1)));
 }
 
-/// Of so many reads of the sectors, those that fail.
+/// Reads the sectors: 1 if that fails.
 fn unreadable(w: &mut World, first: u64, count: u32) -> usize {
     let (a, before) = (w.hosts.clients[0], w.unreadable);
     w.read(a, first, count);
