@@ -207,7 +207,9 @@ impl<R: Router> VDisk<R> {
                 self.give_up(now, fx, number, serial, false);
             }
             Some(_) => self.send_write(now, fx, number),
-            None if piece.reading.as_ref().is_some_and(|r| r.parts.is_empty()) => self.start_read(now, fx, number),
+            None if piece.reading.as_ref().is_some_and(|r| r.parts.is_empty() || mutant!("cloud.read.new-numbers")) => {
+                self.start_read(now, fx, number);
+            }
             None => self.send_read(now, fx, number),
         }
     }

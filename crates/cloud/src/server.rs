@@ -317,7 +317,7 @@ impl Server {
         if !self.registered {
             return self.to_meta(fx, Body::Register { incarnation, drive });
         }
-        if self.store.is_stalled(now) {
+        if self.store.is_stalled(now) && !mutant!("cloud.store.stalled-leased") {
             return fx.trace(STORE_STALLED, self.me.0.into(), 0);
         }
         let views = self.volumes.iter().map(|(id, v)| (*id, v.epoch, v.revision())).collect();

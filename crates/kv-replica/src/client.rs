@@ -95,7 +95,9 @@ impl KvClient {
 
     fn request(&mut self, now: Time, id: RequestId, op: Op, fx: &mut Effects) {
         if let Op::Abandon { session } = op {
-            self.keyspaces.values_mut().for_each(|c| c.abandon(now, session, fx));
+            if !mutant!("kv-replica.client.nothing-abandoned") {
+                self.keyspaces.values_mut().for_each(|c| c.abandon(now, session, fx));
+            }
             return fx.reply(Reply::new(id, Ok(kv::Reply::Abandoned)));
         }
         let Some(first) = &self.config else { return fx.reply(Reply::new(id, Err(kv::Error::NotServed))) };

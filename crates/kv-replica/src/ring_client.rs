@@ -204,7 +204,7 @@ impl RingClient {
     }
     /// Whether a further put is refused for now, of any partition.
     pub fn is_full(&self) -> bool {
-        self.prompt >= PUTS_MAX
+        self.prompt >= PUTS_MAX || mutant!("kv-replica.client.late-count") && self.puts.len() >= PUTS_MAX
     }
     /// Whether a further put of the partition is refused for now.
     pub fn is_busy(&self, p: Partition) -> bool {

@@ -520,7 +520,7 @@ impl Meta {
     /// The disk gets another number, under which no server has anything of it: what is in logs and overlays is gone with the old one.
     fn roll_back(&mut self, snapshot: &str, by: (Incarnation, u64)) -> Result<admin::Reply, admin::Error> {
         let name = disk_of(snapshot)?;
-        if self.volumes.created_by(name, by) {
+        if self.volumes.created_by(name, by) && !mutant!("meta.snapshot.rolled-back-again") {
             return Ok(admin::Reply::from(volumes::info(self.volumes.find(name)?)));
         }
         let VolumeInfo { id: frozen, size, .. } = self.snapshot_to_read(snapshot)?;

@@ -293,7 +293,9 @@ impl VolumeClient {
         let held = held.map(|(_, v)| v.info.attach);
         let followers = self.pending.iter_mut().find_map(|(_, p)| match &mut p.job {
             Job::Attach(a) if a.name == name => Some(&mut a.followers),
-            Job::Detach(d) if d.name == name && Some(d.attach) == held => Some(&mut d.followers),
+            Job::Detach(d) if d.name == name && Some(d.attach) == held && !mutant!("block.attach.passes-release") => {
+                Some(&mut d.followers)
+            }
             _ => None,
         });
         if let Some(followers) = followers {

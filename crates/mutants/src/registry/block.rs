@@ -30,5 +30,6 @@ pub const MUTANTS: &[Mutant] = &[
     m("block.lost.silent", "11", CUTS, UNITS, "Writes that are lost are not reported."),
     m("block.failed.no-copies", "11", &[], UNITS, "A mutation that failed counts as one that never takes effect."),
     m("block.stripe.read-short", "13", ONE, UNITS, "An answer of another length is taken."),
+    m("block.attach.passes-release", "26", &[], UNITS, "A volume is attached again before its release is answered, and counts as unused afterwards.").tested(),
     m("block.status.all-at-once", "27", &[], &["block", "search"], "A disk's generations are asked at once for what they have allocated: what moves to a newer one and is given back meanwhile is a hole.").tested(),
 ];

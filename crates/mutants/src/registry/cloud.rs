@@ -16,6 +16,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.copies.too-few", "4", &[], UNITS, "A segment with fewer than min_copies holders takes writes."),
     m("cloud.depth.never-expires", "26", &[], UNITS, "A silent client's queue depth counts for ever.").tested(),
     m("cloud.epoch.ignored", "25", &[], UNITS, "Servers take messages of any epoch."),
+    m("cloud.copy.lost-as-zeroes", "29", &[], UNITS, "A stripe moves without a block that nobody has: it reads as zeroes then.").tested(),
     m("cloud.copy.mapped-early", "27", &[], UNITS, "The map says where a stripe is before all of it is there.").tested(),
     m("cloud.copy.not-mapped", "27", &[], UNITS, "A stripe leaves the overlay for a generation of which the map does not say so.").tested(),
     m("cloud.copy.without-base", "27", &[], UNITS, "A stripe moves to a new generation without what an earlier one has of it.").tested(),
@@ -44,6 +45,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.move.not-durable", "26", &[], &["search"], "A stripe leaves the overlay when the sets have it in memory alone."),
     m("cloud.read.later-overlay", "26", &[], UNITS, "A read takes what moved meanwhile from an older answer of the storage layer.")
         .tested(),
+    m("cloud.read.new-numbers", "13", &[], UNITS, "A repeated read is another one to the proxy, and the answer to the first is dropped: no slow read ends."),
     m("cloud.read.past-log", "26", &[], UNITS, "A client reads from proxies what is in the log.").tested(),
     m("cloud.read.single-copy", "26", &[], UNITS, "A client reads an entry that one server alone has.").tested(),
     m("cloud.read.uncommitted", "26", &[], UNITS, "A proxy shows a write that other copies may not have."),
@@ -57,6 +59,7 @@ pub const MUTANTS: &[Mutant] = &[
         .tested(),
     m("cloud.recovery.not-durable", "25", &[], UNITS, "A view leaves before it is durable."),
     m("cloud.recovery.void-ignored", "25", &[], UNITS, "An entry that was given up is adopted."),
+    m("cloud.store.stalled-leased", "25", &[], UNITS, "A server whose store completes nothing keeps its lease, and all writes wait for it.").tested(),
     m("cloud.seal.each-reported", "33", &[], UNITS, "A server answers a seal with a heartbeat, the role that one with a seal, and each is reported on: without end while the disk is slow."),
     m("cloud.seal.ignored", "25", &[], UNITS, "A sealed server goes on to serve the old epoch.").tested(),
     m("cloud.storage.not-fenced", "25", &[], UNITS, "A proxy uses the storage layer without a fence of earlier epochs.").tested(),

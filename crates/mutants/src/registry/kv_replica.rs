@@ -27,6 +27,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.endings.first-counts", "28a", &[], UNITS, "A lost primary's decision outweighs that of a later epoch.").tested(),
     m("kv-replica.epoch.answers-refusals", "1", &[], UNITS, "Refusals of another epoch are refused in turn, for ever.").tested(),
     m("kv-replica.epoch.ignore", "1", &[], UNITS, "Takes messages of any epoch.").tested(),
+    m("kv-replica.client.late-count", "28", &[], UNITS, "Puts for a partition that is not served hold back those for all others.").tested(),
+    m("kv-replica.client.nothing-abandoned", "33", &[], UNITS, "What a closed connection has asked for stays pending.").tested(),
     m("kv-replica.expiry.floor-passes", "7", &[], UNITS, "The floor of a primary's own puts passes those that are undecided.").tested(),
     m("kv-replica.expiry.unbounded", "33", &[], UNITS, "A primary deletes all expired values at once: clients' puts find no room beside them.").tested(),
     m("kv-replica.expiry.gets-wait", "28b", &[], UNITS, "A get of an expired value waits until the deletions of all that expired earlier are done.").tested(),

@@ -63,6 +63,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.snapshot.read-unmade", "27", &[], UNITS, "A snapshot is read and cloned before its generation is frozen.").tested(),
     m("meta.flatten.snapshots-forgotten", "27", &[], UNITS, "A snapshot is removed that snapshots of a flattened clone need.").tested(),
     m("meta.snapshot.removed-with-clones", "27", &[], UNITS, "A snapshot is removed of which there are clones.").tested(),
+    m("meta.cloud.gone-early", "25", &[], UNITS, "Servers drop a disk whose deletion is not durable.").tested(),
+    m("meta.snapshot.rolled-back-again", "7", &[], UNITS, "A rollback that comes again after a restart is executed again.").tested(),
     m("meta.snapshot.rolled-back-in-use", "27", &[], UNITS, "A disk is rolled back while a client uses it.").tested(),
     m("meta.sweep.before-view", "27", &[], &["meta", "search"], "Contents are given back while proxies of an epoch before the fork may read them.").tested(),
     m("meta.sweep.one-end", "27", &[], &["meta", "search"], "Of several snapshots and disks that need a removed one's contents, one is forgotten.").tested(),
