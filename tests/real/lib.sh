@@ -21,6 +21,16 @@ cleanup() {
 }
 trap cleanup EXIT
 
+# `grep -q` ends at the first match. A program that then writes on fails, and with pipefail its pipeline. -c reads all.
+grep() {
+    local args=() quiet= a
+    for a in "$@"; do
+        [[ $a =~ ^-[a-zA-Z]*q[a-zA-Z]*$ ]] && { quiet=1; a=${a/q/c}; }
+        args+=("$a")
+    done
+    if [ -n "$quiet" ]; then command grep "${args[@]}" >/dev/null; else command grep "${args[@]}"; fi
+}
+
 need() { # need COMMAND...: skip by name when one is missing
     for c in "$@"; do
         command -v "$c" >/dev/null 2>&1 || { echo "SKIP $name: $c is not installed"; exit 77; }

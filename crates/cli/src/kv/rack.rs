@@ -166,7 +166,9 @@ fn info(
     let its_own = |set: u32| log_set.map_or(set < KeyspaceId::FIRST.log_set().0, |own| set == own);
     let stores = || {
         let all = status.servers.iter().flat_map(|s| s.vssds.iter().map(move |v| (s.server, v)));
-        all.filter(|(_, v)| its_own(v.set)).filter_map(|(server, v)| Some((server, v.store.as_ref()?)))
+        let stores = all.filter(|(_, v)| its_own(v.set)).filter_map(|(server, v)| Some((server, v.store.as_ref()?)));
+        // Others are logs of cloud disks.
+        stores.filter(|(_, s)| s.keyspace.is_some())
     };
     if json {
         let of = |(server, s): (u32, _)| -> Result<_, Failure> {
