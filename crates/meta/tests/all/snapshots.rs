@@ -30,7 +30,7 @@ pub struct Disks {
     views: BTreeMap<VolumeId, View>,
     /// Generations of disks that are flattened, the current one first, which proxies have copied into that one.
     pub copied: Vec<Vec<VolumeId>>,
-    /// Disks that servers were told to drop.
+    /// Disks of which a server has heard that they are gone.
     pub dropped: BTreeSet<VolumeId>,
 }
 

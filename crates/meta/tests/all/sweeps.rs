@@ -280,9 +280,8 @@ fn a_fence_that_comes_after_the_last_one_is_done() {
     assert_eq!(fence(&mut d), None, "it is not repeated");
 }
 
-/// A server that has not heard of the deletion serves the disk until its lease ends.
-#[test]
-fn after_a_deletion_a_sweep_waits_for_leases_to_end() {
+/// A disk with snapshots `a` and `b`, and a clone of `b`, which has overwritten what there is of `a`: that generation.
+fn cloned() -> (Disks, Sets, VolumeId) {
     let (mut d, mut sets) = (Disks::attached(), Sets::default());
     let g = chain(&mut d, &mut sets, &["a", "b"]);
     let (first, second) = (g[2], g[1]);
@@ -291,6 +290,13 @@ fn after_a_deletion_a_sweep_waits_for_leases_to_end() {
     sets.heard();
     sets.held.insert(first, vec![0]);
     sets.maps.insert(second, owners(&[(0, second)], first));
+    (d, sets, first)
+}
+
+/// A server that has not heard of the deletion serves the disk until its lease ends.
+#[test]
+fn after_a_deletion_a_sweep_waits_for_leases_to_end() {
+    let (mut d, mut sets, first) = cloned();
     d.admin(admin::Op::VolumeDelete { name: "clone".into(), force: true }).expect("deleted");
     remove(&mut d, "a");
     sets.run(&mut d, Span::from_millis(1_500));
@@ -342,14 +348,7 @@ fn a_server_gets_no_lease_before_it_has_heard_of_a_deletion() {
 /// Until a deletion is durable, the disk's servers get leases, and its proxies may read for it.
 #[test]
 fn a_sweep_waits_for_the_leases_since_a_deletion_was_durable() {
-    let (mut d, mut sets) = (Disks::attached(), Sets::default());
-    let g = chain(&mut d, &mut sets, &["a", "b"]);
-    let (first, second) = (g[2], g[1]);
-    d.admin(admin::Op::VolumeClone { snapshot: "disk@b".into(), name: "clone".into() }).expect("made");
-    sets.run(&mut d, REST);
-    sets.heard();
-    sets.held.insert(first, vec![0]);
-    sets.maps.insert(second, owners(&[(0, second)], first));
+    let (mut d, mut sets, first) = cloned();
     d.r.hold_store = true;
     d.unanswered(admin::Op::VolumeDelete { name: "clone".into(), force: true });
     d.unanswered(admin::Op::SnapshotRemove { snapshot: "disk@a".into() });
